@@ -1,7 +1,7 @@
-"""The port to a log: topics of partitions of frames, and one transaction per cycle.
+"""The interface to a log: topics of partitions of frames, and one transaction per cycle.
 
-Plugs: `memory` (tests), `embedded` (a durable log in RocksDB), `kafka`. All pass `tests/contract/test_bus.py`.
-What a plug promises:
+Plugs: `memory` (tests), `embedded` (a durable log in RocksDB), `kafka`. All pass `tests/contract/test_bus.py`. A plug
+guarantees:
 
 * `append` returns when the frames are durable; offsets of one partition are dense for committed frames on the
   embedded plugs (a broker may leave gaps) and always ascend in append order.
@@ -39,10 +39,9 @@ class UnknownTopic(Rejected):
 
 
 class WriteRefused(Unavailable):
-    """A topic does not take its part of a commit, of which nothing was written, or cannot be made.
+    """A topic refuses its part of a commit, and nothing of the commit was written; or it cannot be created.
 
-    `reason`: in a word or two (`cluster/topics/topic_states.py` has those that duemq knows); the message says it in a
-    sentence.
+    `reason`: a code (see `cluster/topics/topic_states.py`); the message explains it in a sentence.
     """
 
     scope = Scope.TOPIC
@@ -53,19 +52,19 @@ class WriteRefused(Unavailable):
 
 
 class TopicRefused(Fatal):
-    """A topic of duemq's own exists, and is not as it must be. The message says what it is and what to do."""
+    """One of duemq's own topics is misconfigured. The message says how and what to do."""
 
 
 def wall_clock() -> int:
-    """The clock of a log, unless a test brings its own: epoch ms."""
+    """The default clock of a log, epoch ms; tests replace it."""
     return int(time.time() * 1000)
 
 
 class AppendResult(NamedTuple):
     """Where the frames of one partition landed.
 
-    They have consecutive offsets from `first_offset` on, except that a broker may take them in several parts:
-    `parts` holds, for each part after the first, the position of its first frame in the batch, and its offset.
+    They have consecutive offsets from `first_offset` on, except that a broker may append them in several parts: `parts`
+    holds, for each part after the first, the position of its first frame in the batch, and its offset.
     """
 
     first_offset: int
@@ -87,7 +86,7 @@ AppendResults = Mapping[Partition, AppendResult]
 
 
 class PartlyAppended(LogFailed):
-    """A part of an append is in the log, or may be, and another is not. By partition: `results` and `failures`."""
+    """One part of an append is, or may be, in the log, and another is not. By partition: `results` and `failures`."""
 
     scope = Scope.MESSAGE
 
@@ -110,11 +109,11 @@ def _some(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What a topic takes, as the log said it last.
+    """What a topic accepts, as the log last reported it.
 
-    `max_frame_bytes`: larger frames are refused; None = any size is taken. `needs_key`: a record without a key is
-    refused, because the topic is compacted. `trouble`: the partitions that take nothing just now, with the reason.
-    `is_new`: it was made so lately that the first record may take a second, and hold up others that are sent with it.
+    `max_frame_bytes`: larger frames are refused; None = no limit. `needs_key`: a record without a key is refused,
+    because the topic is compacted. `trouble`: the partitions that accept nothing now, with the reason. `is_new`:
+    created so recently that its first record may take a second, and delay others that are sent with it.
     """
 
     partitions: int
@@ -125,7 +124,7 @@ class TopicState:
 
     @property
     def trouble_text(self) -> str:
-        """A sentence about the partitions in trouble; empty where there are none."""
+        """A sentence about the partitions in trouble; empty if there are none."""
         by_reason: dict[str, list[int]] = {}
         for partition, reason in self.trouble.items():
             by_reason.setdefault(reason, []).append(partition)
@@ -134,9 +133,9 @@ class TopicState:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic and its partitions: for each, the first kept offset and the next one to be given.
+    """A topic and its partitions: for each, the first kept offset and the next one to assign.
 
-    `trouble`: why the topic cannot be read just now. Then its offsets are not known, and both tuples are empty.
+    `trouble`: why the topic cannot be read now. Then its offsets are unknown, and both tuples are empty.
     """
 
     name: str
@@ -161,8 +160,8 @@ def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
 
 
 class GroupPosition(NamedTuple):
-    """The position of a consumer group in a partition. `topic`: as its members call it. `note`: the text that they
-    stored with the offset: ranges of later offsets that are done."""
+    """The position of a consumer group in a partition. `topic`: its name for the members. `note`: the text stored with
+    the offset: ranges of later offsets that are done."""
 
     topic: str
     offset: int
@@ -170,7 +169,7 @@ class GroupPosition(NamedTuple):
 
 
 class BlockingTransaction(NamedTuple):
-    """An open transaction that keeps the readers of a partition waiting: they get nothing after its first record.
+    """An open transaction that blocks the readers of a partition: they get nothing after its first record.
 
     `producer_id`: -1 if brokers do not tell it; `transactional_id`: empty if they do not. `offset`: of the first
     record; `since`: epoch ms.
@@ -198,23 +197,23 @@ class Subscription(Protocol):
     async def wait(self, timeout_s: float | None = None) -> bool:
         """True as soon as the topic (or partition) grew since the last call, or since the subscription was made.
 
-        False after `timeout_s` without growth. Raises what the bus raises once it failed or was closed.
+        False after `timeout_s` without growth. Raises the bus's error once it failed or was closed.
         """
         ...
 
     def wake(self) -> None:
-        """Let the reader look now, as if there were more."""
+        """Wake the reader as if there were more."""
         ...
 
     def close(self) -> None: ...
 
 
 TopicNames = Callable[[], Set[str] | None]
-"""Names of topics as they are known at the call; None for unknown."""
+"""Returns the names known at the time of the call; None if unknown."""
 
 
 def unknown_topics() -> None:
-    """Say that no name is known."""
+    """No names are known."""
 
 
 class Committer(Protocol):
@@ -223,9 +222,9 @@ class Committer(Protocol):
     async def commit(self, batches: Batches) -> AppendResults:
         """Append all batches atomically; returns once they are durable.
 
-        Raises Fenced (a newer committer exists): nothing was written; WriteRefused (also for a topic that is not
-        there): nothing was written, and this committer is of no more use; or StoreFailed or DiskFull: the outcome is
-        unknown until a new committer was made and the ledger read again.
+        Raises Fenced (a newer committer exists): nothing was written; WriteRefused (also for a missing topic): nothing
+        was written, and the committer must be discarded; or StoreFailed or DiskFull: the outcome is unknown until a new
+        committer has opened and the ledger has been read again.
         """
         ...
 
@@ -247,35 +246,35 @@ class Bus(Protocol):
     ) -> list[StoredRecord]:
         """Committed frames from `offset` on (from the first kept one if that is later); at least one if there is any.
 
-        `max_bytes` bounds the sum of the frames' bytes, except that the first one is always given. A plug may return
-        fewer than asked for. An unknown topic has no frames.
+        `max_bytes` bounds the sum of the frames' bytes, except that the first one is always returned. A plug may return
+        fewer than the limits allow. An unknown topic has no frames.
         """
         ...
 
     async def end_offset(self, topic: str, partition: int) -> int:
-        """The next offset a reader will see (0 for an unknown topic), as the log itself says it now."""
+        """The next offset a reader will see (0 for an unknown topic), read from the log."""
         ...
 
     async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
-        """Return `end_offset` as no part of the log that fell behind can have said it. May take seconds.
+        """Return `end_offset`, guaranteed not to come from a part of the log that fell behind. May take seconds.
 
-        With `committed` False it is behind all that was acknowledged, also where no reader sees it yet. Raises
-        LogFailed where the end is not known for certain.
+        With `committed` False it is after all acknowledged frames, even those that readers cannot see yet. Raises
+        LogFailed if the end is not certain.
         """
         ...
 
     async def start_offset(self, topic: str, partition: int) -> int:
-        """The first offset that is kept (0 for an unknown topic), as the log itself says it now."""
+        """The first offset that is kept (0 for an unknown topic), read from the log."""
         ...
 
     async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
-        """The offset of the first frame appended at this time (epoch ms) or later; the end where there is none."""
+        """The offset of the first frame appended at this time (epoch ms) or later; the end if there is none."""
         ...
 
     def reach(self, topic: str, partition: int) -> int:
-        """Frames below this offset can be read without waiting. A remote log's readers lag behind its end a little.
+        """Frames below this offset can be read without waiting. Readers of a remote log lag slightly behind its end.
 
-        So one who must read to the end asks `end_offset`, and reads until `reach` is there.
+        So to read to the end, call `end_offset`, and read until `reach` gets there.
         """
         ...
 
@@ -283,21 +282,21 @@ class Bus(Protocol):
 
     @property
     def marker_offsets(self) -> int:
-        """How many offsets of a partition the end of a commit takes, after its frames."""
+        """How many offsets the end of a commit uses in a partition after its frames."""
         ...
 
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> Committer:
         """Become the only writer under this name: from now on older committers of it are fenced.
 
-        `written`: the topics that committers of this name have written to lately. A shared log checks these for
-        transactions that a broker left open.
+        `written`: the topics that committers of this name wrote to recently. A shared log checks them for transactions
+        that a broker left open.
         """
         ...
 
     def topic_state(self, topic: str) -> TopicState | None:
-        """What a topic takes, without asking anybody: of a topic in use what was true some seconds ago at most.
+        """What a topic accepts, without a request: for a topic in use, at most some seconds old.
 
-        None where the topic was not looked at lately, and where it is known not to exist.
+        None if the topic was not checked recently, and if it does not exist.
         """
         ...
 
@@ -306,42 +305,43 @@ class Bus(Protocol):
         ...
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
-        """Make the topic (1..65535 partitions), or return it as it is when it exists.
+        """Create the topic (1..65535 partitions), or return the existing one unchanged.
 
-        Raises Rejected for a name that no topic can have, WriteRefused where the log does not make it.
+        Raises Rejected for an impossible name, WriteRefused if the log does not create it.
         """
         ...
 
     async def create_log(
         self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
     ) -> TopicInfo:
-        """Make one of the topics that duemq keeps for itself, as a shared log must be: frames stamped by the log's
-        clock, kept for long.
+        """Create one of duemq's own topics with the settings that it needs: frames stamped by the log's clock, long
+        retention.
 
-        `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any.
-        `in_ids`: its offsets are part of ids: after a restore the embedded log goes on behind a gap, so that no
-        offset is given twice. Raises TopicRefused when it exists and does not fit.
+        `expires`: a shared log may drop frames by age, as configured; else only `trim` removes any. `in_ids`: ids
+        contain its offsets: after a restore the embedded log continues after a gap, so that no offset is assigned
+        twice. Raises TopicRefused if it exists with other settings.
 
-        `vital`: shards live on it. Any other is made again if it is deleted. If it does not fit or cannot be made,
-        nothing is raised: `misfits` says so, and the answer has no offsets.
+        `vital`: shards depend on it. Any other topic is recreated if it is deleted. If such a topic is wrong or cannot
+        be created, nothing is raised: `misfits` reports it, and the result has no offsets.
         """
         ...
 
     def incarnation(self, topic: str) -> int:
-        """How often a topic of duemq that is not vital was found deleted and made again, or cut short, since this
-        bus was opened. Then its readers begin at its start again."""
+        """How often a topic of duemq that is not vital was recreated or truncated since this bus was opened. Each time,
+        its readers start again at its beginning."""
         ...
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """What tells each from another topic of that name, in hex; nothing of a log without ids. Raises LogFailed."""
+        """Ids (hex) that tell topics apart from earlier ones of the same name; empty for a log without ids. Raises
+        LogFailed."""
         ...
 
     def misfits(self) -> Mapping[str, str]:
-        """Topics of duemq's own that are not as they must be, or cannot be used now, each with a sentence."""
+        """duemq's own topics that are misconfigured or unusable, each with a sentence."""
         ...
 
     def blocked(self) -> Mapping[Partition, BlockingTransaction]:
-        """Partitions of duemq's own topics whose readers have waited for seconds, with the transaction in the way."""
+        """Partitions of duemq's own topics whose readers have waited for seconds, with the blocking transaction."""
         ...
 
     async def topic(self, topic: str) -> TopicInfo | None: ...
@@ -349,30 +349,30 @@ class Bus(Protocol):
     async def topics(self) -> list[TopicInfo]: ...
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
-        """Frames below this offset are needed no more. Space returns in the background."""
+        """Drop frames below this offset. Space is freed in the background."""
         ...
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
-        """Frames appended before this time (epoch ms) are needed no more; a plug may keep some a little longer."""
+        """Drop frames appended before this time (epoch ms); a plug may keep some a little longer."""
         ...
 
     async def reclaim(self) -> None:
-        """Have the space of what was trimmed now: comes back when it is free. For a log whose disk is ours."""
+        """Free the space of trimmed frames, and return when it is free. For a log on this machine's disk."""
         ...
 
     async def checkpoint(self, into: Path) -> bool:
-        """Link all that is durable into a new folder on the same disk, a log of its own that can be opened.
+        """Link all durable data into a new folder on the same disk, which can be opened as a separate log.
 
-        False where this plug keeps nothing on this machine's disk: then there is no such folder.
+        False, without a folder, if this plug keeps nothing on this machine's disk.
         """
         ...
 
     def disk_bytes(self) -> int:
-        """What the log takes on this machine's disk just now."""
+        """The log's current size on this machine's disk."""
         ...
 
     def trouble(self) -> str | None:
-        """Why nothing of the log can be used now, in a sentence; None if some of it can."""
+        """Why the whole log is unusable now, in a sentence; None if part of it works."""
         ...
 
     def troubles(self) -> Mapping[Partition, str]:
@@ -380,25 +380,25 @@ class Bus(Protocol):
         ...
 
     async def clock_offset_ms(self) -> float:
-        """The log's clock minus this machine's, the part that is sure; 0 where they are the same.
+        """The log's clock minus this machine's, as far as it is certain; 0 if both are the same.
 
-        Raises Unavailable, and what making a topic for it may raise.
+        Raises Unavailable, and the errors of creating a topic for it.
         """
         ...
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
-        """The cursor a named consumer stored last."""
+        """The last cursor that a named consumer stored."""
         ...
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        """An empty cursor deletes the one that is stored."""
+        """An empty cursor deletes the stored one."""
         ...
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
-        """Have a group of consumers (`client/consumer/`) go on in a topic at these offsets, one for each partition.
+        """Set the positions of a group of consumers (`client/consumer/`) in a topic, one offset per partition.
 
-        Without offsets, for a topic that is not there: each partition begins at its start. Raises Rejected
-        `group_at_work` where the log takes that from members of the group alone, and it has some.
+        Without offsets, for a missing topic: each partition begins at its start. Raises Rejected `group_at_work` if the
+        group has members and the log accepts positions only from them.
         """
         ...
 
@@ -407,8 +407,8 @@ class Bus(Protocol):
         ...
 
     async def readers(self, topic: str) -> list[str]:
-        """The readers that stored a position in the topic, if the log can tell: `group NAME`, or
-        `consumer NAME` of one over HTTP, in order; 200 at most."""
+        """The readers that stored a position in the topic, if the log knows them: `group NAME`, or `consumer NAME` over
+        HTTP, sorted; 200 at most."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The log in plain memory: for tests, and the shortest way to read what a bus does.
+"""The log in plain memory: for tests, and the shortest example of a bus.
 
 A `MemoryLog` outlives its buses as a folder outlives processes: drop one `MemoryBus` and open another on the same log.
 """
@@ -46,14 +46,14 @@ class MemoryPartition:
 
 
 class MemoryLog:
-    """What is durable. `clock` gives epoch ms."""
+    """The durable part. `clock` returns epoch ms."""
 
     def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
         self.topics: dict[str, list[MemoryPartition]] = {}
         self.epochs: dict[str, int] = {}
         self.places: dict[tuple[str, str], bytes] = {}
         self.buses: set[MemoryBus] = set()
-        self.ids: dict[str, str] = {}  # of topics; a test gives them
+        self.ids: dict[str, str] = {}  # of topics; set by tests
         self._clock = clock
         self._latest = 0
 
@@ -89,7 +89,7 @@ class MemoryBus:
 
     `failpoint` is called with "before_write", "after_write" and "after_sync", as in the embedded bus: if it raises, the
     bus has failed, with the batches in the log unless it was before the write. `refuse` sees the batches of every
-    append and commit: what it raises goes to the caller alone, nothing is written and the bus stays as it is.
+    append and commit: its error goes only to the caller, nothing is written and the bus stays usable.
     """
 
     marker_offsets = 0
@@ -258,7 +258,7 @@ class MemoryBus:
         self._end(Unavailable("the log is closed"))
 
     async def _turn(self) -> None:
-        """What a sync is elsewhere: others have a turn before anything happens."""
+        """Stands for a sync: other tasks run before anything happens."""
         self._check()
         await asyncio.sleep(0)
         self._check()
@@ -279,7 +279,7 @@ class MemoryBus:
             self._step("after_write")
             self._step("after_sync")
         except Exception as error:
-            self._end(StoreFailed(f"the log takes no more requests until it is opened anew: {error}"))
+            self._end(StoreFailed(f"the log accepts no requests until it is reopened: {error}"))
             raise StoreFailed(f"writing the log: {error}") from error
         return results
 

@@ -1,4 +1,4 @@
-"""Wakes readers when what they follow grew: one flag and at most one future each, no queue, no task."""
+"""Wakes readers when their partitions grow: one flag and at most one future each, no queue, no task."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Subscriptions:
                     subscription.wake()
 
     def wake_all(self) -> None:
-        """Wake everybody at the end of the bus: whoever waits finds out by `check`."""
+        """Wake all readers when the bus ends: `check` then raises for them."""
         for subscriptions in self._by_target.values():
             for subscription in subscriptions:
                 subscription.wake()

@@ -1,9 +1,9 @@
-"""Cursors over a topic: how far a reader came in each partition, as opaque URL-safe text.
+"""Cursors over a topic: a reader's position in each partition, as opaque URL-safe text.
 
     cursor = format (u8) | CRC-32 of the topic's name (u32) | the next offset of each partition (u48 each)
 
-Partitions that a cursor does not mention are read from their start: the topic had fewer when it was made. Topics of
-more than `MAX_PARTITIONS` have none.
+Partitions that a cursor does not mention are read from their start: the topic had fewer when the cursor was made.
+Topics of more than `MAX_PARTITIONS` have no cursors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duemq.bus.base import GroupPosition, TopicInfo
 from duemq.model.errors import Rejected
 
 MORE: Final = "."
-"""What stands behind it in a stored cursor is a relay's own (`relay/embedded/places.py`)."""
+"""The part of a stored cursor after it belongs to a relay (`relay/embedded/places.py`)."""
 _FORMAT = b"\x01"
 _HEAD_BYTES = 5
 _OFFSET_BYTES = 6
@@ -31,12 +31,12 @@ def encode_cursor(topic: str, offsets: Sequence[int]) -> str:
 
 
 def cursor_in(stored: bytes) -> str:
-    """The cursor in what is stored of a consumer."""
+    """The cursor in a consumer's stored text."""
     return stored.decode(errors="replace").partition(MORE)[0]
 
 
 def position_in(stored: bytes | None, topic: str, partition: int) -> GroupPosition | None:
-    """The position of a group in the text that is stored for it."""
+    """The position of a group in its stored text."""
     if stored is None:
         return None
     notes = stored.decode(errors="replace").split(MORE)[1:]
@@ -47,11 +47,11 @@ def position_in(stored: bytes | None, topic: str, partition: int) -> GroupPositi
 
 
 def decode_cursor(text: str, topic: str, info: TopicInfo | None, field: str) -> list[int]:
-    """The next offset of each partition the topic has now. Raises Rejected `bad_cursor`."""
+    """The next offset of each current partition of the topic. Raises Rejected `bad_cursor`."""
     offsets = _offsets(text, topic, field)
     ends = info.end_offsets if info else ()
     if len(offsets) > len(ends) or any(at > end for at, end in zip(offsets, ends, strict=False)):
-        raise Rejected("bad_cursor", f"{field} is beyond the end of topic {topic}: its log was begun anew", field)
+        raise Rejected("bad_cursor", f"{field} is beyond the end of topic {topic}: its log was recreated", field)
     return offsets + [0] * (len(ends) - len(offsets))
 
 
@@ -65,7 +65,7 @@ def _offsets(text: str, topic: str, field: str) -> list[int]:
         raise refused from error
     places = raw[_HEAD_BYTES:]
     offsets = [int.from_bytes(places[at : at + _OFFSET_BYTES], "big") for at in range(0, len(places), _OFFSET_BYTES)]
-    # Making it anew also refuses other spellings of the same bytes, other formats and other topics.
+    # Encoding it again also refuses other spellings of the same bytes, other formats and other topics.
     if len(places) % _OFFSET_BYTES or encode_cursor(topic, offsets) != text:
         raise refused
     return offsets

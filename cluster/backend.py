@@ -1,4 +1,5 @@
-"""What a gateway works with: a node in the same process, or the log, its ledger and the nodes elsewhere."""
+"""The interface between a gateway and its cluster: a node in the same process, or the log, its ledger and remote
+nodes."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ DISK_FULL_RETRY_S = 10
 
 
 class Backend(Protocol):
-    """Its parts are asked for anew by every call: a node opens its bus and shards anew after a failure."""
+    """Callers get its parts again for every call, because a node reopens its bus and shards after a failure."""
 
     @property
     def shards(self) -> int:
-        """How many there are."""
+        """The number of shards."""
         ...
 
     @property
@@ -36,33 +37,33 @@ class Backend(Protocol):
     def reader(self) -> ShardReader: ...
     @property
     def clock(self) -> Callable[[], int]:
-        """What relative times count from, and absolute ones are judged by: epoch ms."""
+        """The clock for relative times and for checks of absolute ones, epoch ms."""
         ...
 
     @property
     def delivering(self) -> Callable[[], int]:
-        """What messages without delay are delivered by, epoch ms: never ahead of the clock that stamps their records,
-        the producer's or the broker's."""
+        """The clock for messages without delay, epoch ms: never ahead of the clock that stamps their records, the
+        producer's or the broker's."""
         ...
 
     def why_clock_out(self) -> str | None:
-        """Why no relative times can be taken just now, in a sentence; see `ClockWatch`."""
+        """Why relative times are not accepted now, in a sentence; see `ClockWatch`."""
         ...
 
     def progress(self, shard: int) -> Progress:
-        """How far a shard has come. Raises Unavailable where that is not known here."""
+        """The progress of a shard. Raises Unavailable if it is unknown here."""
         ...
 
     def why_closed(self) -> str | None:
-        """Why no request can be served just now, in a sentence."""
+        """Why no request can be served now, in a sentence."""
         ...
 
     def why_not_ready(self) -> str | None:
-        """Why messages are not accepted or not delivered just now, in a sentence."""
+        """Why messages are not accepted or not delivered now, in a sentence."""
         ...
 
     def readiness(self) -> Readiness:
-        """The same in public words, by shard too."""
+        """The same in public words, also by shard."""
         ...
 
     def stuck(self) -> Mapping[int, float]:
@@ -74,7 +75,7 @@ class Backend(Protocol):
         ...
 
     def refuse(self) -> None:
-        """Raises DiskFull where no new message can be taken."""
+        """Raises DiskFull if no new message can be accepted."""
         ...
 
     def count_direct(self, messages: int) -> None:
@@ -82,21 +83,21 @@ class Backend(Protocol):
         ...
 
     def lateness(self, topic: str) -> dict[str, Any]:
-        """Count and lateness (ms) of a topic's deliveries, as far as this process made them."""
+        """Count and lateness (ms) of this process's deliveries to a topic."""
         ...
 
     def trouble(self, topic: str) -> str | None:
-        """What is wrong with a topic, in a sentence; None if nothing is known to be."""
+        """A topic's problem, in a sentence; None if none is known."""
         ...
 
     def troubles(self) -> dict[str, str]:
-        """Topics that refuse messages, a few of them, each with a sentence."""
+        """Some of the topics that refuse messages, each with a sentence."""
         ...
 
     def cluster(self) -> dict[str, Any]: ...
 
     async def figures(self) -> Sequence[Figures]:
-        """What the nodes measure of themselves; those that do not answer are missing."""
+        """The figures of the nodes; silent nodes are missing."""
         ...
 
     async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
@@ -108,7 +109,7 @@ class Backend(Protocol):
 
 
 class NoCluster:
-    """The operator of a single node."""
+    """The `Operator` of a single node."""
 
     async def drain(self, name: str) -> None:
         raise self._rejection()

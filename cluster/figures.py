@@ -1,4 +1,4 @@
-"""What a node measures of itself for whoever watches the whole: small enough to be asked for once a second."""
+"""A node's figures for monitoring of the cluster: small enough for a request every second."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Final, NamedTuple
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 HORIZONS_MS: Final = (0, HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS, 365 * DAY_MS, 3650 * DAY_MS)
-"""Ends of the horizons, from now on (ms). Counted are windows of 30 minutes by their start; the first horizon is the
-window that has begun, with all that is overdue, and behind the last end is one more."""
+"""Ends of the horizons, from now on (ms). Windows of 30 minutes are counted by their start. The first horizon is the
+current window with all overdue messages; one more horizon follows the last end."""
 
 
 def known_fields(fields: Collection[str], document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a JSON object has of these fields, with tuples in place of lists: what another version adds is left out."""
+    """These fields of a JSON object, with tuples for lists. Fields of other versions are left out."""
     return {name: tuple(value) if type(value) is list else value for name, value in document.items() if name in fields}
 
 
 class Figures(NamedTuple):
     """Of one node, for the shards that it is master of; counts since its process started.
 
-    `lateness`: deliveries by how late they were, one more than `edges_ms`, their upper bounds. `horizon`: pending
-    messages by `HORIZONS_MS`. `overdue_ms`: how late the oldest undelivered message is. `sealed`: messages in
-    `delay_files` files. `direct`: messages without delay that went through this process.
+    `lateness`: deliveries by lateness, one more than `edges_ms`, their upper bounds. `horizon`: pending messages by
+    `HORIZONS_MS`. `overdue_ms`: how late the oldest undelivered message is. `sealed`: messages in `delay_files` files.
+    `direct`: messages without delay that went through this process.
     """
 
     node: str
@@ -42,13 +42,13 @@ class Figures(NamedTuple):
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Figures:
-        """What a node of another version has beside these is left out."""
+        """Fields of another version are left out."""
         return cls(**known_fields(cls._fields, document))
 
 
 class SealedWindow(NamedTuple):
-    """The delay files of one window of a shard. `window`: its start, epoch ms. `rows`: in the files, of which `pending`
-    still are; `imported`: files that others wrote."""
+    """The delay files of one window of a shard. `window`: its start, epoch ms. `rows`: in the files, `pending`: those
+    still pending; `imported`: files that others wrote."""
 
     window: int
     shard: int

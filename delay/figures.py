@@ -1,4 +1,4 @@
-"""The figures of a node: what `cluster/figures.py` says, taken from its shards."""
+"""Collects the figures of a node (`cluster/figures.py`) from its shards."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from duemq.delay.lateness import EDGES_MS
 from duemq.delay.node import Node
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 
-_SHARE = 0.002  # of the time may be spent on counting horizons: with windows for ten years it takes 10 ms
+_SHARE = 0.002  # of the time may be spent on horizons: counting ten years of windows takes 10 ms
 
 
 class FiguresSource:
-    """Takes the figures of a node, asked at any rate. `name`: of the node."""
+    """Collects the figures of a node, cheap at any rate of calls. `name`: of the node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._horizon: tuple[int, ...] = (0,) * (len(HORIZONS_MS) + 1)
-        self._again = 0.0  # not before this time (monotonic, s) are horizons counted again
+        self._again = 0.0  # horizons are not counted again before this time (monotonic, s)
 
     def figures(self, name: str, now: int, direct: int) -> Figures:
         """As of now (epoch ms). `direct`: messages without delay that went through this process."""
@@ -49,7 +49,7 @@ class FiguresSource:
         )  # fmt: skip
 
     def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
-        """Of the shards that the node is master of: those that begin at `first` (ms) or later, earliest first."""
+        """For the shards that the node is master of: windows that begin at `first` (ms) or later, earliest first."""
         windows: list[SealedWindow] = []
         for number, shard in self._node.shards.items():
             if shard.leading:

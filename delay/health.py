@@ -1,4 +1,4 @@
-"""How a node stands: what it tells the others about itself, and why it is not ready."""
+"""A node's health: the report to other nodes, and the reasons why it is not ready."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.election.base import NodeHealth, NodeState
 
 log = logging.getLogger(__name__)
 
-_LAG_BOUND = 1_000  # entries, some ten seconds or more of cycles: whoever is further behind is not given the shard
+_LAG_BOUND = 1_000  # entries, ten seconds of cycles or more: a node further behind does not get the shard
 _REASON_CHARS = 300
 _LAG_STEP = 100  # entries: a smaller change of the lag is reported with the next larger one
 
@@ -27,7 +27,7 @@ def why_unfit(unfit: Mapping[int, str]) -> str:
 
 
 class HealthTracker:
-    """Judges a node from what is seen of its shards, its log and its clock."""
+    """Judges a node by its shards, its log and its clock."""
 
     def __init__(self, shards: Mapping[int, Shard], clock: ClockWatch) -> None:
         self.caught_up: set[int] = set()
@@ -38,15 +38,15 @@ class HealthTracker:
         self._last_report = NodeHealth(NodeState.JOINING)
 
     def is_fit(self, shard: int) -> bool:
-        """Whether the replica has come level with its ledger, and is one that may lead."""
+        """Whether the replica has caught up with its ledger and may lead."""
         return shard in self.caught_up and shard not in self.why_unfit()
 
     def is_known(self, shard: int) -> bool:
-        """Whether the replica has come level with its ledger, or cannot. One that waits for a file may do so soon."""
+        """Whether the replica has caught up with its ledger, or cannot. One that waits for a file may catch up soon."""
         return shard in self.caught_up or shard in self.unfit or shard in self._unreadable
 
     def why_unfit(self) -> dict[int, str]:
-        """The shards that this node cannot be master of now, and why: also those that wait, lag behind or cannot read
+        """The shards that this node cannot be master of now, and why, including those that wait, lag or cannot read
         their part of the log."""
         unfit = self._unreadable | self.unfit
         for number, shard in self.shards.items():
@@ -60,7 +60,7 @@ class HealthTracker:
         return {number: why[:_REASON_CHARS] for number, why in unfit.items()}
 
     def see_log(self, bus: Bus) -> None:
-        """Note which shards' own partitions of the log cannot be read: no other partition touches a shard."""
+        """Record the shards whose own partitions of the log cannot be read; no other partition affects a shard."""
         troubles = bus.troubles()
         self._unreadable = {
             number: f"shard {number}: {why}"
@@ -69,7 +69,7 @@ class HealthTracker:
         }
 
     def is_unreadable(self, shard: int) -> bool:
-        """Whether the shard's own part of the log could not be read when that was looked at last."""
+        """Whether the shard's own part of the log was unreadable at the last check."""
         return shard in self._unreadable
 
     def judge(
@@ -81,7 +81,7 @@ class HealthTracker:
         `alone`: no other node can lead what this one cannot.
         """
         unfit = self.why_unfit()
-        # A file that nobody has keeps one shard from being led here; one that is on its way is a part of catching up.
+        # A file that no replica has makes one shard unfit here; a file that is on its way is part of catching up.
         missing = [
             number
             for number, shard in self.shards.items()
@@ -110,9 +110,9 @@ class HealthTracker:
         return condition, NodeHealth(state, reason, self.lag, watermark, full, unfit, topic_states or {})
 
     def worth_telling(self, health: NodeHealth) -> bool:
-        """Whether the others should hear of it now."""
+        """Whether to report it to the others now."""
         before = self._last_report
-        # What it says of a full disk has a figure in it that changes every second.
+        # The sentence about a full disk contains a figure that changes every second.
         changed = (
             before.state,
             before.reason,
@@ -136,9 +136,9 @@ class HealthTracker:
         return changed
 
     async def measure_lag(self, bus: Bus) -> None:
-        """Ledger entries that each shard is behind: each takes two offsets, itself and the mark of its transaction."""
+        """Ledger entries that each shard is behind: an entry takes two offsets, with its transaction's marker."""
         for number, shard in list(self.shards.items()):
             if self.is_unreadable(number):
-                continue  # it would take the time of all others
+                continue  # it would use up the time of all others
             behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.replica.read_to
             self.lag[number] = max(behind, 0) // 2

@@ -1,7 +1,7 @@
 """How late the deliveries of a topic are: counts for Prometheus, and quantiles of the latest ones.
 
-Lateness counts from the due time, or from when the message was accepted or moved if that was later: `overdue` counts
-the messages that were due a second or more before that.
+Lateness counts from the due time, or from acceptance or the last move if that was later: `overdue` counts the messages
+that were due a second or more before that.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from duemq.model.messages.key import due_of, dues_of
 from duemq.model.messages.row import id_of
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
-_EXAMPLE_MS = 1000  # a bucket keeps its example so long: finding ids has a price
+_EXAMPLE_MS = 1000  # how long a bucket keeps its example, because finding ids has a cost
 EDGES_MS: Final = tuple(bucket * 1000 for bucket in _BUCKETS_S)
-"""The upper bounds of the buckets in which lateness is counted (ms); one more bucket has none."""
+"""The upper bounds of the lateness buckets (ms); one more bucket has none."""
 _EDGES_MS = np.array(EDGES_MS)
 _FIRST_SAMPLE, _SAMPLE = 256, 20_000
-_GATHER = 256  # keys of deliveries that are kept before they are counted: numpy has a price per call
+_GATHER = 256  # keys collected before counting, because numpy has a cost per call
 _LEAST_MS, _MAX_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
 
 
 class Example(NamedTuple):
-    """A delivery that a bucket counts: the message's id, its lateness, and when (epoch ms) it was made."""
+    """A delivery in a bucket: the message's id, its lateness, and its time (epoch ms)."""
 
     id: str
     late_ms: int
@@ -45,17 +45,17 @@ class Lateness:
 
     def __init__(self) -> None:
         self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
-        self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
+        self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: of the last delivery, epoch ms
         self.overdue = 0
-        self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
+        self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, then it is a ring
         self._count = self._next = 0
         self.examples: dict[int, Example] = {}  # by bucket
-        self._keys: list[bytes] = []  # of deliveries that are not counted yet
-        self._cycles: list[tuple[int, int]] = []  # when (epoch ms) they were made, and how many at a time
+        self._keys: list[bytes] = []  # of deliveries not counted yet
+        self._cycles: list[tuple[int, int]] = []  # their times (epoch ms) and numbers
 
     def note(self, keys: Sequence[bytes], at_ms: int, first_row: bytes | None = None) -> None:
-        """Note the messages that a cycle delivered, by their keys, at this time (epoch ms). `first_row`: the row of the
-        first one, which may become the example of its bucket."""
+        """Record the keys of messages that a cycle delivered at this time (epoch ms). `first_row`: the row of the first
+        one, which may become its bucket's example."""
         self._keys += keys
         self._cycles.append((at_ms, len(keys)))
         self.at_ms = at_ms
@@ -69,7 +69,7 @@ class Lateness:
             self.count()
 
     def count(self) -> None:
-        """Count what was noted since the last time."""
+        """Count the deliveries recorded since the last call."""
         if self._keys:
             times, counts = zip(*self._cycles, strict=True)
             keys, self._keys, self._cycles = self._keys, [], []
@@ -103,7 +103,7 @@ class Lateness:
 
 
 class LatenessFamily(HistogramMetricFamily):
-    """The histograms of all topics as they are now. Their samples, up to 19,000, are made where they are encoded."""
+    """The current histograms of all topics. Their samples, up to 19,000, are built during encoding."""
 
     def __init__(self, lateness: Mapping[str, Lateness]) -> None:
         text = "Commit time minus due time, or minus when the message was accepted or moved if that was later"
@@ -129,7 +129,7 @@ class LatenessFamily(HistogramMetricFamily):
 
 
 def _exemplar(example: Example | None) -> Exemplar | None:
-    """As OpenMetrics shows it, which the older text format does not."""
+    """The exemplar for OpenMetrics; the older text format has none."""
     if example is None:
         return None
     return Exemplar({"message_id": example.id}, example.late_ms / 1000, example.at_ms / 1000)

@@ -1,4 +1,4 @@
-"""The periodic work of a node: flushing, purging, and looking at its disk."""
+"""The periodic work of a node: flushing, purging, and checking its disk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from duemq.storage.data_folder import Folder, disk_bytes, disk_use
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 60.0  # between purges out of turn
-SCHEDULE, DISK = "schedule", "disk"  # what asked for a purge
+_AGAIN_S = 60.0  # between unscheduled purges
+SCHEDULE, DISK = "schedule", "disk"  # triggers of a purge
 _DOES = {
     Watermark.FREE: "nothing to do about it",
     Watermark.CLEAN: "purging at once",
@@ -57,13 +57,13 @@ class Upkeep:
 
     async def flush(self) -> None:
         for shard in list(self._shards.values()):
-            if not shard.rebuilding:  # it holds its lock for as long as a peer is copied
+            if not shard.rebuilding:  # it holds its lock while a peer is copied
                 await shard.flush()
 
     # --- purges ---------------------------------------------------------------------------------------------------
 
     async def clean(self, bus: Bus | None, before: int, trigger: str = SCHEDULE) -> None:
-        """Drop what is forgotten; in a log of our own (`bus`) also what was appended before this time (epoch ms)."""
+        """Drop forgotten history; in a log of our own (`bus`) also records appended before this time (epoch ms)."""
         async with self._one:
             started = self._monotonic()
             shard_count = 0
@@ -83,7 +83,7 @@ class Upkeep:
             )  # fmt: skip
 
     async def purge_if_full(self, bus: Bus | None, before: int) -> None:
-        """Clean where a watermark asks for it: as soon as there is something to drop, else once a minute."""
+        """Clean if a watermark requires it: as soon as there is history to drop, else once a minute."""
         if self.level < Watermark.CLEAN or self._one.locked():
             return
         ready = any(shard.to_purge for shard in self._shards.values())
@@ -116,7 +116,7 @@ class Upkeep:
         return self._marks.why_full(self._path, self.disk) if self.level is Watermark.REFUSE else None
 
     def require_room(self, byte_count: int) -> None:
-        """Raises DiskFull if writing that many bytes would fill the disk to the mark at which messages are refused."""
+        """Raises DiskFull if writing these bytes would reach the mark at which messages are refused."""
         used, free = self._measure(self._path)
         after = DiskUse(used + byte_count, max(free - byte_count, 0))
         if byte_count and self._marks.level(after, Watermark.FREE) is Watermark.REFUSE:

@@ -1,4 +1,4 @@
-"""What a node tells about itself: Prometheus metrics, and the lateness of each topic.
+"""A node's Prometheus metrics, and the lateness of each topic.
 
 Messages are counted in batches, with numpy. Gauges are computed at each scrape, never incremented.
 """
@@ -22,8 +22,8 @@ from duemq.model.log.ledger import Answer, Entry
 from duemq.storage.shard.records import IMPORTED, REJECTED
 
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
-_TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last
-_FORGOTTEN_MS = 86_400_000  # a topic that got nothing for so long
+_TOPICS = 1_000  # with their lateness, 80 KiB each; the most recently used ones
+_FORGOTTEN_MS = 86_400_000  # a topic without deliveries for this long is dropped
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 _FILE_ANSWERS = frozenset((Answer.FILE_PENDING, Answer.FILE_DUPLICATE))
 
@@ -33,7 +33,7 @@ _OF_DESTINATIONS = PASSING | {
 }  # fmt: skip
 DEFERRED_REASONS = _OF_DESTINATIONS | {"clock went back", "expired"}
 DEAD_REASONS = (_OF_DESTINATIONS - PASSING) | {"expired", "malformed"}
-"""Why messages are deferred, and why they end in the dead letters: all values that the label `reason` can have."""
+"""Why messages are deferred or dead-lettered: all values of the label `reason`."""
 
 
 class Observer:
@@ -82,7 +82,7 @@ class Observer:
             "duemq_cycle_seconds", "Time of a cycle, commit included",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
         )  # fmt: skip
-        for answer in Answer:  # a rate cannot be taken of a series that begins with its first count
+        for answer in Answer:  # a series must exist before its first count for its rate to be right
             if answer is not Answer.MALFORMED:
                 self._counter_of(answer)
         for state in (IMPORTED, REJECTED):
@@ -104,11 +104,11 @@ class Observer:
         self.failures.labels(f"shard {shard}")
 
     def count_loss(self, shard: int, commands: int) -> None:
-        """Count commands that the log dropped before they were read: up to so many."""
+        """Count commands that the log dropped unread: at most this many."""
         self._losses.labels(shard).inc(commands)
 
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
-        """Note a committed cycle; `started` and `ended` in epoch ms."""
+        """Record a committed cycle; `started` and `ended` in epoch ms."""
         sent_count = 0
         for topic, keys in outbox.keys.items():
             if keys:
@@ -137,7 +137,7 @@ class Observer:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 
     def forget(self, now: int) -> None:
-        """Drop the lateness of topics that got nothing for a day; they stand in the order of their last delivery."""
+        """Drop the lateness of topics without deliveries for a day; they are in the order of their last delivery."""
         while self.lateness:
             topic, oldest = next(iter(self.lateness.items()))
             if now - oldest.at_ms <= _FORGOTTEN_MS:
@@ -148,7 +148,7 @@ class Observer:
 @dataclass(slots=True)
 class TieringCounts:
     """Windows of a shard that were sealed into delay files, loaded, rewritten, and joined, since the shard was opened;
-    `failures`: of that work, and of taking files in."""
+    `failures`: of that work, and of imports."""
 
     sealed: int = 0
     loaded: int = 0
@@ -162,11 +162,10 @@ class TieringCounts:
 
 @dataclass(frozen=True, slots=True)
 class ShardGauges:
-    """One shard as seen at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
+    """One shard at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
 
-    `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows. `sealed`: messages pending
-    in its delay files, `files`: how many these are. `stopped`: what it holds is wrong, and it is not worked on.
-    `stuck`: see `Liveness`.
+    `leading`: this node is its master; `lag`: ledger entries behind, for a follower. `sealed`: messages pending in its
+    delay files, `files`: their number. `stopped`: its data is wrong, and it does not run. `stuck`: see `Liveness`.
     """
 
     shard: int
@@ -185,7 +184,7 @@ class ShardGauges:
 
 @dataclass(frozen=True, slots=True)
 class DiskGauges:
-    """`folder_bytes`: what the data folder takes; `use`: of its whole disk."""
+    """`folder_bytes`: the size of the data folder; `use`: of its whole disk."""
 
     folder_bytes: int
     use: DiskUse
@@ -225,13 +224,13 @@ class NodeCollector(Collector):
             "duemq_oldest_overdue_seconds", "How late the oldest undelivered message is", labels=["shard"]
         )
         applied = GaugeMetricFamily("duemq_applied_offset", "Commands applied, as an offset", labels=["shard"])
-        leading = GaugeMetricFamily("duemq_shard_master", "1 where this node is the shard's master", labels=["shard"])
+        leading = GaugeMetricFamily("duemq_shard_master", "1 if this node is the shard's master", labels=["shard"])
         lag = GaugeMetricFamily("duemq_ledger_lag_entries", "Entries this replica is behind", labels=["shard"])
         stopped = GaugeMetricFamily(
-            "duemq_shard_stopped", "1 where what this node holds of the shard is wrong", labels=["shard"]
+            "duemq_shard_stopped", "1 if this node's data of the shard is wrong", labels=["shard"]
         )
         stuck = GaugeMetricFamily(
-            "duemq_shard_stuck", "1 where a cycle does not end: a restart is needed", labels=["shard"]
+            "duemq_shard_stuck", "1 if a cycle does not end: a restart is needed", labels=["shard"]
         )
         sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
         files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])

@@ -1,9 +1,9 @@
 """A delay node: a bus, replicas of shards, and their upkeep, in one process.
 
-A node that meets a failing disk closes everything and opens it anew, exactly as after a crash, until it works again:
-meanwhile requests are refused, and nothing that was accepted is touched. What goes wrong with one shard stays with that
-shard: it is `unfit` here, which the others are told with the reason, and another node leads it. Only a node that is
-alone and whose books differ stops, loudly.
+A node with a failing disk closes everything and reopens it, exactly as after a crash, until it works again; until then
+requests are refused, and accepted messages are untouched. A failure of one shard affects only that shard: it is `unfit`
+here, which is reported to the others with the reason, and another node leads it. Only a single node whose wheel and
+store disagree stops, loudly.
 """
 
 from __future__ import annotations
@@ -65,22 +65,23 @@ from duemq.storage.rocksdb import Memory
 log = logging.getLogger(__name__)
 
 _REOPEN_S = 1.0
-_FULL_S = 60.0  # a node that met a full disk tries again after this time, or as soon as there is space
-_FAILED_S = (1.0, 5.0, 20.0, 60.0)  # after unforeseen failures of a shard
+_FULL_S = 60.0  # a node with a full disk retries after this time, or as soon as there is space
+_FAILED_S = (1.0, 5.0, 20.0, 60.0)  # after unexpected failures of a shard
 _TRIM_S = 60.0
 _LAG_S = 1.0
-_FINISH_S = 5.0  # at stop, for cycles that run
+_FINISH_S = 5.0  # at stop, for running cycles
 _SOON = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Sizes in bytes, times in seconds. `topic_partitions`: of topics made on first use, 0 = topics are never made.
+    """Sizes in bytes, times in seconds. `topic_partitions`: of topics created on first use, 0 = topics are never
+    created.
 
-    `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
-    `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.
-    `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one purge a day;
-    None = every `purge_interval_s`. `stuck_after_s`: see `Liveness`.
+    `alone`: there is no other node. `trims`: the logs belong to this node, and keep only what it needs. `retention_s`:
+    of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one. `holds`: the shards
+    it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the daily purge; None = every
+    `purge_interval_s`. `stuck_after_s`: see `Liveness`.
     """
 
     cycle_limits: CycleLimits = field(default_factory=CycleLimits)
@@ -106,27 +107,27 @@ class NodeOptions:
 
 
 class _JobFailed(Exception):
-    """A job of the node met a failure that touches one shard, topic or message at most."""
+    """A job of the node failed for at most one shard, topic or message."""
 
 
 class Peers(FilePeers, Protocol):
-    """Where a replica can be had from, or single files of one."""
+    """Sources of replicas, or of single files of them."""
 
     def can_copy(self, shard: int) -> bool:
-        """Whether another node has a replica that is fit to be copied."""
+        """Whether another node has a replica fit for copying."""
         ...
 
     async def fetch(self, shard: int, path: Path, least: int, room: Callable[[int], None]) -> bool:
         """Replace the closed replica at this path by a peer's, durably; False if no peer gave one.
 
         `least`: the offset in the ledger that it must have reached. `room` raises DiskFull if this disk has no room for
-        that many bytes. Raises DiskFull and StoreFailed of this disk.
+        that many bytes. Raises DiskFull and StoreFailed for this disk.
         """
         ...
 
 
 class Node:
-    """Runs until stopped. `shards` are there while it is open."""
+    """Runs until stopped. `shards` exist while it is open."""
 
     def __init__(
         self,
@@ -142,8 +143,8 @@ class Node:
         observer: Observer | None = None,
         check_logs: Callable[[Bus], Awaitable[None]] | None = None,
     ) -> None:
-        """`check_logs`: raises TopicRefused for the logs of another cluster. `jobs`: further work, by name, to be done
-        every so many seconds. `measure`: says how full the disk of a folder is."""
+        """`check_logs`: raises TopicRefused for the logs of another cluster. `jobs`: further periodic work, by name,
+        with its interval in seconds. `measure`: returns the use of a folder's disk."""
         self.folder, self.options, self.election, self._check_logs = folder, options, election, check_logs
         self.watch = ClockWatch(clock, options.max_clock_offset_ms)
         self.clock = self.watch.delivering
@@ -160,13 +161,13 @@ class Node:
         self.health = HealthTracker(self.shards, self.watch)
         self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up, self.health.is_unreadable)
         self.phase = NODE.start
-        self.condition: Condition | None = None  # of a node that serves
+        self.condition: Condition | None = None  # of a serving node
         self.why_not_ready: str | None = "starting"
         self._closed_for = Reason.STARTING  # while it has no condition
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._topics = PendingTopics()
-        self._dead: set[int] = set()  # shards whose books differ
-        self._short: list[Member] = []  # nodes that are short of space
+        self._dead: set[int] = set()  # shards whose wheel and store disagree
+        self._short: list[Member] = []  # nodes short of space
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
         registry.register(
             NodeCollector(
@@ -190,7 +191,7 @@ class Node:
         ]
 
     def readiness(self) -> Readiness:
-        """How ready it is, in public words; `why_not_ready` says more."""
+        """Its readiness in public words; `why_not_ready` has details."""
         own = readiness(
             self.condition, self._closed_for, self.health, self.liveness.look(), self._dead, self._topics_in_trouble()
         )
@@ -204,7 +205,7 @@ class Node:
         return own._replace(shards=blocked | dict(own.shards))
 
     def _held_up(self) -> bool:
-        """Whether something else than themselves holds all shards up."""
+        """Whether an outside cause delays all shards."""
         return self.phase is not NodePhase.SERVING or self.bus.trouble() is not None or self.election.is_paused()
 
     def _topics_in_trouble(self) -> Collection[str]:
@@ -212,16 +213,17 @@ class Node:
 
     @property
     def why_closed(self) -> str | None:
-        """Why no request can be served just now. Some shards may be stopped where it can, or the clock be wrong."""
+        """Why no request can be served now. Even without a reason, some shards may be stopped, or the clock may be
+        wrong."""
         serves = self.condition is not None and EFFECTS[self.condition].serves
         return None if serves else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
-        """See `Context`. What is forgotten is the same for all replicas, so the fullest disk decides."""
+        """See `Context`. All replicas forget the same history, so the fullest disk decides."""
         return self.upkeep.level >= Watermark.SHORTEN or any(member.has(shard) for member in self._short)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. Raises Fatal (and what a bug raises) after closing everything."""
+        """Serve until `stop` is set. Raises Fatal (and errors of bugs) after closing everything."""
         while not stop.is_set():
             pause = _REOPEN_S
             try:
@@ -233,7 +235,7 @@ class Node:
                 reason = first_of(group)
                 pause = _FULL_S if isinstance(reason, DiskFull) else _REOPEN_S
                 self._closed_for = Reason.REOPENING
-                self.why_not_ready = f"the store or the log failed and is being opened anew: {reason}"
+                self.why_not_ready = f"the store or the log failed and is being reopened: {reason}"
                 log.warning("node stopped its shards: %s", reason, extra={"action": "reopen"})
             finally:
                 await self._close()
@@ -244,8 +246,8 @@ class Node:
         log.debug("node: %s (%s)", self.phase, event, extra={"action": "state"})
 
     async def _rest(self, stop: asyncio.Event, pause: float) -> None:
-        """Wait before everything is opened again. A long pause ends as soon as the disk has space again: on a full one
-        each opening would claim shards, only to fail at its next flush."""
+        """Wait before everything is reopened. A long pause ends as soon as the disk has space: on a full disk each
+        opening would claim shards, only to fail at its next flush."""
         upkeep, loop = self.upkeep, asyncio.get_running_loop()
         until, free = loop.time() + pause, upkeep.disk.free + self.options.flush_bytes
         while not stop.is_set() and loop.time() < until:
@@ -271,8 +273,8 @@ class Node:
         await self.election.join()
 
     async def _open_shards(self, numbers: Sequence[int]) -> None:
-        """Open the replicas side by side, for each of them waits for the disk several times. Raises what one raises,
-        once all have ended; those that are open are among `shards` then."""
+        """Open the replicas concurrently, because each waits for the disk several times. Raises one's error once all
+        have ended; open ones are then in `shards`."""
         opened = await asyncio.gather(
             *(in_thread(self._shard, number, self._memory) for number in numbers), return_exceptions=True
         )
@@ -305,7 +307,7 @@ class Node:
                     task.cancel()
 
     def _loops(self) -> list[Loop]:
-        """What the node does beside its shards. A bug in one of the jobs stops nothing else."""
+        """The node's background jobs. A bug in one stops nothing else."""
         options, upkeep = self.options, self.upkeep
         jobs = [
             ("flush", upkeep.flush, options.flush_interval_s),
@@ -332,7 +334,7 @@ class Node:
             try:
                 return await work()
             except (Unavailable, Fenced) as error:
-                if error.scope <= Scope.SHARD:  # the job goes on, and so does everything else
+                if error.scope <= Scope.SHARD:  # the job continues, and so does everything else
                     raise _JobFailed(str(error)) from error
                 raise
 
@@ -346,7 +348,7 @@ class Node:
             await self._run_shard(number, stop)
 
     async def _run_shard(self, number: int, stop: asyncio.Event) -> None:
-        """Run a shard until the node stops. What the shard meets reaches no other, but for a failing disk or log."""
+        """Run a shard until the node stops. Its failures do not affect others, except for a failing disk or log."""
         loop, failures = asyncio.get_running_loop(), 0
         while not stop.is_set():
             shard, began = self.shards[number], loop.time()
@@ -383,7 +385,7 @@ class Node:
         self._look_whether_ready()
 
     async def _close(self) -> None:
-        """Close the shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
+        """Close the shards first, because they write to the bus; the last flush shortens the next start. Idempotent."""
         self._step(NodeEvent.END)
         self.condition, self.why_not_ready = None, self.why_not_ready or "stopping"
         self.health.caught_up.clear()
@@ -394,7 +396,7 @@ class Node:
             shard.progress.fail(reason)
         await self.election.leave()
         await self._attempt(self.upkeep.flush)
-        # They stay where they are until the next opening: a request in flight meets a closed shard, which is a 503.
+        # Closed shards stay in the table until the next opening, so that a request in flight gets a 503.
         for shard in self.shards.values():
             await self._attempt(shard.close)
         if hasattr(self, "topic_states"):
@@ -404,11 +406,11 @@ class Node:
         self._step(NodeEvent.CLOSED)
 
     async def _attempt(self, step: Callable[[], Awaitable[None]]) -> None:
-        # A failing disk refuses the last flush. It is not needed: all that was acknowledged is in the synced log.
+        # A failing disk refuses the last flush. It is not needed: everything acknowledged is in the synced log.
         try:
             await step()
         except Unavailable as error:
-            log.warning("node could not write all it holds: %s", error, extra={"action": "close"})
+            log.warning("node could not flush everything: %s", error, extra={"action": "close"})
 
     # --- its place among others -----------------------------------------------------------------------------------
 
@@ -459,7 +461,7 @@ class Node:
         if self.options.alone:
             return
         try:
-            async with asyncio.timeout(_LAG_S):  # a partition that does not answer keeps nothing else from being told
+            async with asyncio.timeout(_LAG_S):  # a silent partition must not delay the rest of the report
                 await self.health.measure_lag(self.bus)
         except (LogFailed, TimeoutError) as error:
             log.warning("node cannot ask the log how far it is: %r", error, extra={"action": "lag"})
@@ -469,7 +471,7 @@ class Node:
         before = self.clock() - int(self.options.ledger_retention_s * 1000)
         for shard in list(self.shards.values()):
             if self.health.is_unreadable(shard.number):
-                continue  # it would take the time of all others
+                continue  # it would use up the time of all others
             try:
                 await shard.trim_ledger(before)
             except LogFailed as error:
@@ -481,7 +483,7 @@ class Node:
     def recover(self, number: int) -> None:
         """Make this node's replica of a shard the truth, because no other can be: see `rebase`.
 
-        Raises Rejected `unknown_shard`, or `not_needed` where the shard has a replica that is current.
+        Raises Rejected `unknown_shard`, or `not_needed` if the shard has a current replica.
         """
         shard, unfit = self.shards.get(number), self.health.unfit
         if shard is None:
@@ -522,13 +524,13 @@ class Node:
         return self.peers is not None and await self.peers.fetch(shard, path, least, self.upkeep.require_room)
 
     async def checkpoint(self, shard: int, into: Path) -> None:
-        """Copy a store for the snapshots of peers. Raises Unavailable where the shard is not to be copied from here."""
+        """Copy a store for the snapshots of peers. Raises Unavailable if the shard must not be copied from here."""
         if self.why_not_ready is not None or not self.health.is_fit(shard):
             raise Unavailable(f"shard {shard} cannot be copied from this node, which could not lead it")
         await self.shards[shard].checkpoint(into)
 
     async def clean(self) -> None:
-        """Drop what is forgotten; of a log of our own also what consumers have had time enough to read."""
+        """Drop forgotten history; in a log of our own also records past their retention."""
         await self.upkeep.clean(*self._own_log())
 
     async def _purge(self) -> float:
@@ -536,7 +538,7 @@ class Node:
         return until_purge(self.options, _utc_now())
 
     async def purge_if_full(self) -> None:
-        """Clean out of turn, where the disk asks for it."""
+        """Clean ahead of schedule if the disk requires it."""
         await self.upkeep.purge_if_full(*self._own_log())
 
     def _own_log(self) -> tuple[Bus | None, int]:
@@ -545,11 +547,11 @@ class Node:
 
 
 def until_purge(options: NodeOptions, now: datetime) -> float:
-    """Seconds until a node purges, whatever its disk is like."""
+    """Seconds until a node's next scheduled purge."""
     if options.purge_at is None:
         return options.purge_interval_s
     hour, minute = options.purge_at
-    # A purge that began shortly before its hour is not made again at it.
+    # A purge that began shortly before its time is not repeated.
     fire: datetime = CronTrigger(hour=hour, minute=minute, timezone=UTC).get_next_fire_time(None, now + _SOON)
     return (fire - now).total_seconds()
 

@@ -1,4 +1,4 @@
-"""A node in the same process, as a gateway works with it."""
+"""A node in the same process as its gateway."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NodeBackend:
     def progress(self, shard: int) -> Progress:
         local_shard = self._node.shards.get(shard)
         if local_shard is None:
-            raise Unavailable(f"shard {shard} is not held here just now")
+            raise Unavailable(f"shard {shard} is not held here now")
         return local_shard.progress
 
     def why_closed(self) -> str | None:
@@ -76,7 +76,7 @@ class NodeBackend:
         return self.topic_states.trouble(topic, self.clock())
 
     def troubles(self) -> dict[str, str]:
-        if self._node.why_closed is not None:  # before the first opening there are none to ask
+        if self._node.why_closed is not None:  # before the first opening there are none
             return {}
         return self.topic_states.troubles(self.clock())
 
@@ -87,7 +87,7 @@ class NodeBackend:
         return document | {"topics": self.troubles()}
 
     async def figures(self) -> list[Figures]:
-        """Those of this node; the name is known to who asks."""
+        """Those of this node; the caller knows the name."""
         closed = self._node.why_closed is not None
         return [] if closed else [self._figures.figures("", self.clock(), self._direct)]
 

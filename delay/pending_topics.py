@@ -1,4 +1,4 @@
-"""How many messages are pending for each topic, as a node tells it of the shards that it is master of."""
+"""A node's pending messages per topic, for the shards that it is master of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from duemq.storage.shard.topic_counts import TopicCounts
 
 MOST = 100
-"""Topics that are told, those with the most messages."""
+"""The limit of listed topics; those with the most messages are listed."""
 OTHERS = "*"
 """Stands for all other topics together: no topic has this name."""
 
@@ -19,7 +19,7 @@ _SHARE = 0.002  # of the time may be spent on it: 10,000 topics take 10 ms
 class PendingTopics:
     def __init__(self) -> None:
         self._counts: Mapping[str, int] = {}
-        self._again = 0.0  # not before this time (monotonic, s) are counts read again
+        self._again = 0.0  # counts are not read again before this time (monotonic, s)
 
     def counts(self, shards: Iterable[TopicCounts]) -> Mapping[str, int]:
         """By topic, of all shards whose messages are counted."""

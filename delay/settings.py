@@ -22,7 +22,7 @@ class DeliverySettings(Section):
 
 
 class NodeSettings(Section):
-    """`name` and `advertise` empty: this machine's host name, and the host it listens on."""
+    """Empty `name` and `advertise`: this machine's host name, and the host it listens on."""
 
     name: str = ""
     rack: str = ""

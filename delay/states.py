@@ -13,12 +13,12 @@ from duemq.model.state_table import StateTable
 class NodePhase(StrEnum):
     CLOSED = "closed"
     OPENING = "opening"  # the log, the stores, the election
-    SERVING = "serving"  # shards run; whether requests are served is a matter of its condition
+    SERVING = "serving"  # shards run; its condition decides whether requests are served
     CLOSING = "closing"  # shards are flushed and closed
 
 
 class NodeEvent(StrEnum):
-    START = "start"  # or once more, after a failure
+    START = "start"  # or again after a failure
     OPENED = "opened"
     END = "end"  # it was stopped, or a disk or the log failed
     CLOSED = "closed"
@@ -38,18 +38,18 @@ NODE: Final = StateTable(
 
 
 class Condition(StrEnum):
-    """What decides about a serving node, the weightiest first."""
+    """The decisive condition of a serving node, most severe first."""
 
     LOG_LOST = "log_lost"
     CLOCK_WRONG = "clock_wrong"
     CATCHING_UP = "catching_up"
-    UNFIT = "unfit"  # no shard can be led from here (or, of a node that is alone, one cannot)
+    UNFIT = "unfit"  # no shard can be led from here (or, on a single node, one cannot)
     DRAINED = "drained"
     FIT = "fit"
 
 
 class Effect(NamedTuple):
-    """`state`: what the other nodes are told. `serves`: whether requests are served."""
+    """`state`: the report to other nodes. `serves`: whether requests are served."""
 
     state: NodeState
     serves: bool

@@ -1,11 +1,12 @@
 """Which node should be master of which shard: pure functions of the shards and the live nodes.
 
-The strategies are the classic ones of RocketMQ's `AllocateMessageQueueStrategy`. Every node computes the same table
-from the same members, in whatever order it learnt of them. While two nodes know of different members they may
-disagree: the locks decide then, and the tables meet again with the next change.
+The strategies are those of RocketMQ's `AllocateMessageQueueStrategy`. Every node computes the same table from the same
+members, in any order. Two nodes that know different members may disagree for a while: then the locks decide, and the
+tables agree again after the next change.
 
 Each strategy is complete (every shard gets a node) and exactly balanced (no node has more than one shard more than
-another; `same_rack`: no node of a rack, and no rack). What they differ in is how much moves when a node comes or goes.
+another; with `same_rack` this holds within a rack and between racks). They differ in how much moves when a node joins
+or leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class StrategyName(StrEnum):
 
 
 def average(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
-    """Blocks of neighbouring shards, the first nodes by name one longer where it does not come out even."""
+    """Blocks of neighbouring shards; the first nodes by name get one more if the division leaves a remainder."""
     names, table = _names(members), {}
     share, longer = divmod(len(shards), len(names))
     rest = iter(sorted(shards))
@@ -43,17 +44,17 @@ def average(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
 
 
 def circle(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
-    """Dealt out like cards."""
+    """Round robin."""
     names = _names(members)
     return {shard: names[place % len(names)] for place, shard in enumerate(sorted(shards))}
 
 
 def consistent_hash(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
-    """The next point of a node on the ring that has room (consistent hashing with bounded loads, Mirrokni et al. 2016).
+    """The next node on the ring that has room (consistent hashing with bounded loads, Mirrokni et al. 2016).
 
-    The bound is as tight as it can be. Its price: besides the shards of a node that goes (or those a new one gets),
-    others move for the balance, on average less than half a node's share and never more than half of all shards in
-    what was tried (8 to 64 shards, 2 to 8 nodes).
+    The bound is as tight as possible. Its price: in addition to the shards of a node that leaves (or those a new one
+    gets), others move for the balance. In trials with 8 to 64 shards and 2 to 8 nodes, these were on average less than
+    half a node's share and never more than half of all shards.
     """
     return _on_ring(shards, _names(members))
 
@@ -61,8 +62,8 @@ def consistent_hash(shards: Sequence[int], members: Sequence[Member]) -> dict[in
 def same_rack(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
     """Shards are given to racks first, then to the nodes of their rack, both by consistent hash.
 
-    So a node that goes gives its shards to its own rack while there is another node in it. Nodes without a rack share
-    one. Racks get equal shares, whatever their number of nodes.
+    So the shards of a node that leaves stay in its rack while another node is in it. Nodes without a rack share one.
+    Racks get equal shares, whatever their number of nodes.
     """
     by_rack: defaultdict[str, list[Member]] = defaultdict(list)
     for member in members:
@@ -82,7 +83,7 @@ STRATEGIES: Mapping[StrategyName, Strategy] = {
 
 
 def allocate(strategy: StrategyName, shards: Iterable[int], members: Iterable[Member]) -> dict[int, str]:
-    """The node of each shard that can have one: of the ready nodes that hold it, else of the draining ones.
+    """The node of each shard that can have one: a ready node that holds it, else a draining one.
 
     Shards that the same nodes can take are balanced among those nodes.
     """

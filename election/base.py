@@ -1,7 +1,7 @@
-"""The port to mastership: which shards this node should be master of, and who else is there.
+"""The interface to the election: which shards this node should be master of, and which nodes are alive.
 
-Plugs: `single` (one node owns all) and `zookeeper`. The election says who should; fencing by the bus makes a mistake
-harmless.
+Implementations: `single` (one node owns all) and `zookeeper`. The election names the masters; fencing by the bus makes
+a mistake harmless.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Protocol
 
 
 class NodeState(StrEnum):
-    """What a node says of itself. Only ready ones are given shards (draining ones where none is ready)."""
+    """The state that a node reports. Only ready nodes get shards (or draining ones, if none is ready)."""
 
     JOINING = "joining"  # catching up
     READY = "ready"
-    DRAINING = "draining"  # an operator asked it to hand over what it is master of
+    DRAINING = "draining"  # an operator asked it to hand over its shards
     OUT = "out"  # it took itself out: `reason` says why
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """What a node tells the others about itself.
+    """What a node reports to the others.
 
     `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
-    `watermark`: the mark its data disk has reached, 0 to 3; at the last one `full` says why new messages are refused.
+    `watermark`: the mark that its data disk has reached, 0 to 3; at 3, `full` says why new messages are refused.
     `unfit`: shards it holds and cannot be master of, by number, with the reasons.
-    `topics`: topics that refuse messages, a few of them, with the reasons.
+    `topics`: some of the topics that refuse messages, with the reasons.
     """
 
     state: NodeState
@@ -42,7 +42,7 @@ class NodeHealth:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A live node. `url`: where its shards are read; `link`: HOST:PORT where its life is watched.
+    """A live node. `url`: where its shards are read; `link`: HOST:PORT where other nodes watch that it is alive.
 
     `holds`: the shards it has a replica of; None = all.
     """
@@ -58,7 +58,7 @@ class Member:
         return self.holds is None or shard in self.holds
 
     def can_lead(self, shard: int) -> bool:
-        """Whether it may be given the shard while it is ready."""
+        """Whether it can get the shard while it is ready."""
         return self.has(shard) and shard not in self.health.unfit
 
 
@@ -70,26 +70,26 @@ class Election(Protocol):
         ...
 
     def owned_shards(self) -> frozenset[int]:
-        """The shards this node should be master of now: it was given them, and nobody else holds them."""
+        """The shards that this node should be master of now: they are allocated to it, and no other node holds them."""
         ...
 
     def is_paused(self) -> bool:
-        """Whether the coordinator is out of reach: a master starts no new cycle until that is over."""
+        """Whether the coordinator is out of reach; a master starts no new cycle until it is back."""
         ...
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
         """Wait until `owned_shards`, `is_paused`, `members` or `masters` may have changed; False after the time-out.
 
-        For any number of waiters: each change wakes all who wait at that time.
+        For any number of waiters: each change wakes all current ones.
         """
         ...
 
     async def release(self, shard: int) -> None:
-        """This node is no longer master of a shard it does not own any more: another may take it. Idempotent."""
+        """This node is no longer master of a shard that it has lost: another may take it. Idempotent."""
         ...
 
     async def report(self, health: NodeHealth) -> None:
-        """Tell the others how this node is."""
+        """Publish this node's health to the others."""
         ...
 
     def members(self) -> Sequence[Member]:

@@ -1,4 +1,4 @@
-"""Wakes everybody who waits for a change of an election."""
+"""Wakes all waiters for a change of an election."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class ChangeSignal:
-    """A change that nobody waited for is told to the next one who asks, once."""
+    """A change without a waiter goes to the next one, once."""
 
     def __init__(self) -> None:
         self._is_pending = False

@@ -12,7 +12,7 @@ _NAME = "local"
 
 
 class SingleElection:
-    """`url`: where this node is reached, for those who list it."""
+    """`url`: of this node, for lists of members."""
 
     def __init__(self, shards: int, url: str = "") -> None:
         self._all = frozenset(range(shards))

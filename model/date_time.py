@@ -2,10 +2,10 @@
 
     2031-01-01T08:00:00.5+01:00   also +0100, +01, Z; without seconds; a space for the T or before the offset; a comma
     2030-12-31T23:59:60Z          a leap second is the second after it
-    ...+01:00[Europe/Berlin]      RFC 9557: the zone has to have that offset at that time
+    ...+01:00[Europe/Berlin]      RFC 9557: the offset must be the zone's at that time
     2031-01-01T08:00              in a zone: a local time, or a date for its midnight
 
-A local time that the clocks of its zone leave out, or show twice, is refused: only its sender knows its moment.
+A local time that the zone skips or repeats is refused: only its sender knows which moment is meant.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class BadDateTime(ValueError):
 def parse_date_time(text: str, zone: str | None = None, *, local: bool = True, judged: bool = False) -> int:
     """Epoch ms, rounded up: a message is never early. Raises BadDateTime.
 
-    `zone`: the IANA name of the zone of a local time; a text with an offset has to fit it. The zones come from the
-    machine's database, so readers that have to agree take no `local` times. With `judged` zones are not compared with
-    offsets: another machine did that.
+    `zone`: the IANA zone of a local time; an offset in the text must match it. Zones come from the machine's database,
+    so readers that must agree take no `local` times. With `judged`, offsets are not compared with zones: another
+    machine did that.
     """
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
@@ -73,7 +73,7 @@ def parse_date_time(text: str, zone: str | None = None, *, local: bool = True, j
 
 
 def _zone_in(tags: str, zone: str | None) -> str | None:
-    """The zone in the tags behind a time, else `zone`. Other tags say how to show a time, unless they are critical."""
+    """The zone in the tags after a time, else `zone`. Other tags only affect display, unless they are critical."""
     for number, (critical, tag) in enumerate(_TAG.findall(tags)):
         if "=" not in tag and not number:
             if zone not in (None, tag):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class DiskUse(NamedTuple):
-    """The use of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
+    """The use of a file system, in bytes. `free`: available to us. Space reserved for root is neither."""
 
     used: int
     free: int

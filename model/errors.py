@@ -2,13 +2,13 @@
 
 * `Rejected`: the request is wrong or the answer is no; sending it again changes nothing.
 * `Unavailable`: nothing is wrong with the request; try again after a while.
-* `OutcomeUnknown`, of these: it may have been carried out; try again only where doing it twice does no harm.
-* `Fatal`: the process must not go on with what it holds; stop loudly and let an operator look.
-* `Fenced`: another master took the shard over; follow the ledger and ask the election.
+* `OutcomeUnknown`, a kind of `Unavailable`: it may have been carried out; try again only if doing it twice does no
+  harm.
+* `Fatal`: the process must not continue with its state; stop loudly, an operator must act.
+* `Fenced`: another master took over the shard; follow the ledger and the election.
 
-Foreign errors (RocksDB, sockets, files) are translated at the border, the cause kept with `from`.
-
-Each says how far it reaches: its `scope` (ADR 55).
+Foreign errors (RocksDB, sockets, files) are translated at the border, the cause kept with `from`. Each error has a
+`scope`: how far it reaches (ADR 55).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duemq.model.scope import Scope
 
 
 class DuemqError(Exception):
-    """The root of all of them. `scope`: what the failure touches; whoever catches it leaves everything else alone."""
+    """The root of all of them. `scope`: what the failure touches; a handler leaves everything else alone."""
 
     scope: ClassVar[Scope] = Scope.PROCESS
 
@@ -27,7 +27,7 @@ class DuemqError(Exception):
 class Rejected(DuemqError):
     """A request refused with a stable, machine-readable `code` (see `docs/api.md`).
 
-    `field` names what is at fault where one field is; `extra` are further members of the problem document,
+    `field` is the field at fault, if there is one; `extra` are further members of the problem document,
     such as `delivered_at` of `already_delivered`.
     """
 
@@ -39,17 +39,18 @@ class Rejected(DuemqError):
 
 
 class RejectedNow(Rejected):
-    """Well formed, and refused as things stand: the time it is, the limits that are set, the topics there are.
+    """Well formed, but refused because of the current time, limits or topics.
 
-    The same request may have been accepted before. So a repeat under a name is answered by what has that name.
+    The same request may have been accepted before, so a repeat under a name gets the answer of the message with that
+    name.
     """
 
 
 class BadDelayFile(Rejected):
     """A file that cannot be imported (`docs/delay-files.md`).
 
-    `row`: the first wrong one, counted from 0; None where a whole column is at fault, or the file. `missing`: it is not
-    there, or may not be read, which may change.
+    `row`: the first wrong row, counted from 0; None if a whole column or the file is at fault. `missing`: the file does
+    not exist or cannot be read, which may change.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class BadDelayFile(Rejected):
 
 
 class Unavailable(DuemqError):
-    """Cannot be served just now: 503 with `Retry-After`. Nothing was accepted, nothing that was accepted is lost."""
+    """Temporarily unavailable: 503 with `Retry-After`. Nothing was accepted, and no accepted message is lost."""
 
     scope = Scope.NODE
 
@@ -86,9 +87,9 @@ class ClockOutOfBounds(Unavailable):
 
 
 class OutcomeUnknown(Unavailable):
-    """Whether it was accepted or carried out cannot be said: 504, without `Retry-After`.
+    """Unknown whether it was accepted or carried out: 504, without `Retry-After`.
 
-    Sent again under the same name or Idempotency-Key it is done once.
+    Repeated under the same name or Idempotency-Key, it is done once.
     """
 
     scope = Scope.MESSAGE
@@ -97,15 +98,15 @@ class OutcomeUnknown(Unavailable):
 
 
 class StoreFailed(OutcomeUnknown):
-    """A write or read of the store or the log failed: its outcome is unknown until it was opened anew."""
+    """A write or read of the store or the log failed: its outcome is unknown until it is reopened."""
 
     scope = Scope.NODE
 
 
 class LogFailed(StoreFailed):
-    """A shared log did not answer in time or refused: the outcome is unknown. The bus itself goes on.
+    """A shared log did not answer in time or refused: the outcome is unknown. The bus itself keeps running.
 
-    A shard makes a new committer, which settles what the old one left behind, and reads the ledger to its end.
+    A shard makes a new committer, which settles the old one's transactions, and reads the ledger to its end.
     """
 
     scope = Scope.SHARD
@@ -118,17 +119,17 @@ class Fenced(DuemqError):
 
 
 class Fatal(DuemqError):
-    """Going on would risk wrong deliveries. The message says what was found and what to do."""
+    """Continuing would risk wrong deliveries. The message says what is wrong and what to do."""
 
 
 class CorruptStore(Fatal):
-    """What is on disk is not what was written: a bad checksum, a torn record, a count that does not add up."""
+    """Data on disk is damaged: a bad checksum, a torn record, a count that does not add up."""
 
     scope = Scope.SHARD
 
 
 class DamagedFile(CorruptStore):
-    """A delay file is missing, or does not hold what was written. A peer's replica can take this one's place.
+    """A delay file is missing or damaged. A peer's replica can replace this one.
 
     `path`: which file.
     """
@@ -149,7 +150,7 @@ class Behind(Fatal):
 
 
 class ForeignLog(Behind):
-    """Another cluster has written to a shard's logs, or they are not those that this replica has followed."""
+    """Another cluster has written to a shard's logs, or they are not the logs that this replica followed."""
 
 
 class Diverged(Fatal):
@@ -163,7 +164,7 @@ class BadConfig(Fatal):
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first plain exception of a group, however deep; one that is no group is its own first."""
+    """The first plain exception of a group, however deep; a plain exception is returned as it is."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -8,4 +8,4 @@ Failpoint = Callable[[str], None]
 
 
 def no_failpoint(step: str) -> None:
-    """Where tests put a crash: called with the name of each step."""
+    """The default failpoint, called with the name of each step: tests inject crashes instead."""

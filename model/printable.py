@@ -1,4 +1,4 @@
-"""Text that others chose, made fit to be shown: it moves no cursor, begins no line and turns no letters."""
+"""Makes untrusted text safe to show: it cannot move the cursor, start a line or reverse letters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether a process is ready and alive, in words that anybody may read.
+"""Whether a process is ready and alive, in words for the public.
 
-They name shards, states and duemq's own topics, nothing else.
+They name only shards, states and duemq's own topics.
 
 Sentences with paths, topics and addresses are in `/v1/cluster` and in the log.
 """
@@ -54,7 +54,7 @@ SENTENCES: Final[Mapping[Reason, str]] = {
     Reason.LEDGER_UNREADABLE: "the ledger cannot be read",
     Reason.LOG_UNREADABLE: "its part of the log cannot be read",
     Reason.NO_MASTER: "no node is its master",
-    Reason.STUCK: "its work does not go on",
+    Reason.STUCK: "it makes no progress",
     Reason.BLOCKED: "its log is not read on: a transaction of another client of Kafka is open there",
     Reason.BEHIND: "this replica is behind the log, or damaged, and waits for a peer to copy",
     Reason.LAGS: "this replica is far behind the ledger",
@@ -67,7 +67,7 @@ SENTENCES: Final[Mapping[Reason, str]] = {
 
 
 class ShardTrouble(NamedTuple):
-    """Why a shard is not fine, and the state of its replica here (empty without a replica).
+    """Why a shard is in trouble, and the state of its replica here (empty without a replica).
 
     `producer`, `since`: of a shard that is blocked, the producer's id (-1: unknown) and the beginning, epoch ms.
     """
@@ -79,8 +79,8 @@ class ShardTrouble(NamedTuple):
 
 
 class Readiness(NamedTuple):
-    """`reason` is None where the process is ready. It may be so although there are `shards` that are not fine, and
-    `topics` of duemq's own that cannot be used or are not as they must be."""
+    """`reason` is None if the process is ready. It can be ready with `shards` in trouble, and with `topics` of duemq
+    that cannot be used or are misconfigured."""
 
     reason: Reason | None
     shards: Mapping[int, ShardTrouble] = {}
@@ -88,7 +88,7 @@ class Readiness(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Empty where all is well."""
+        """Empty if all is well."""
         parts = [] if self.reason is None else [SENTENCES[self.reason]]
         parts += [f"shard {number}: {SENTENCES[trouble.reason]}" for number, trouble in sorted(self.shards.items())]
         parts += [f"topic {topic}: it cannot be used, or is not as it must be" for topic in self.topics]

@@ -1,4 +1,4 @@
-"""What RocksDB's errors mean to duemq. The store and the log meet the same ones at their borders."""
+"""Translates RocksDB's errors, for the store and the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _IN_USE = ("lock hold by current process", "while lock file", "/lock:")
 
 @contextmanager
 def translate_errors(what: object) -> Iterator[None]:
-    """Foreign errors as ours, the cause kept. `what`: where it happened, a path or a sentence's beginning."""
+    """Raises RocksDB's errors as ours, with their cause. `what`: where it happened: a path or the start of a
+    sentence."""
     try:
         yield
     except DuemqError:
@@ -24,7 +25,7 @@ def translate_errors(what: object) -> Iterator[None]:
 
 
 def translate(what: object, error: Exception) -> DuemqError:
-    """RocksDB reports everything as a plain `Exception`: its text is all there is to go by."""
+    """RocksDB raises plain `Exception`s only, so the text decides."""
     text = str(error).lower()
     if any(sign in text for sign in _NO_SPACE) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
         return DiskFull(f"{what}: the disk is full ({error})")

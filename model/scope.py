@@ -6,12 +6,12 @@ from enum import IntEnum
 
 
 class Scope(IntEnum):
-    """What a failure touches, the narrowest first. A handler keeps a scope or narrows it, and never widens it."""
+    """What a failure touches, narrowest first. A handler keeps or narrows a scope; it never widens it."""
 
     MESSAGE = 1  # one request, message or file
     KEY = 2  # the messages of one key or name
     TOPIC = 3
     DESTINATION = 4
-    SHARD = 5  # one shard on this node: the others go on
+    SHARD = 5  # one shard on this node: the others continue
     NODE = 6  # all shards of the process: its disk, its clock, its log as a whole
-    PROCESS = 7  # the process must not go on
+    PROCESS = 7  # the process must stop

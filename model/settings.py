@@ -38,7 +38,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def reader(read: Callable[[str], Any]) -> BeforeValidator:
-    """Parse text with `read`, and leave other values to the type of the field."""
+    """Parse text with `read`; leave other values to the field's type."""
 
     def validate(value: object) -> object:
         try:
@@ -91,7 +91,7 @@ def delays(text: str) -> tuple[int, ...]:
 
 
 def no_switch(value: object) -> object:
-    # Pydantic would take `true` for 1.
+    # Pydantic would read `true` as 1.
     if isinstance(value, bool):
         raise ValueError("it is no switch")
     return value
@@ -104,7 +104,7 @@ def _switch(text: str) -> bool:
 
 
 IN_MS: Final = "ms"
-"""Marks the type of a number that is a duration."""
+"""Marks a number as a duration."""
 Duration = Annotated[int, reader(duration), Field(ge=0), IN_MS]
 Size = Annotated[int, reader(_size), Field(ge=0)]
 Percent = Annotated[int, Field(ge=1, le=100)]

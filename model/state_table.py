@@ -1,4 +1,4 @@
-"""States as tables: which event leads from which state to which. Pure. `docs/states.md` has the diagrams of all."""
+"""State machines as tables: the next state by state and event. Pure. `docs/states.md` has all diagrams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class IllegalStep(RuntimeError):
-    """An event happened in a state that does not know it: a defect of the program, never of its input."""
+    """An event in a state that does not allow it: a defect of the program, never of its input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""When a message is due: the three ways to say so, resolved against a `now` that the caller hands in.
+"""When a message is due: three ways to give the time, resolved against the caller's `now`.
 
 * an instant: a date-time (`model/date_time.py`), or epoch ms (`deliver_at`, `expires_at`);
 * a duration: `"2h30m"`, `"1.5s"`, `"500ms"`, ISO 8601 `"PT90S"`, or ms, which may have a fraction (`deliver_after`,
@@ -6,8 +6,8 @@
 * a level: a place in a table of delays (`delay_level`, RocketMQ's rule for the ends of the table).
 
 All results are whole ms. Fractions of a ms are rounded up, because a message must never be early.
-A time before March 1973 got lost on the way or is in seconds: it is refused (docs/adr/0060-times-that-are-meant.md).
-Digits alone are a number only where text is all there is (query strings, dashed headers): `text=True`.
+A time before March 1973 is a mistake or in seconds: it is refused (docs/adr/0060-times-that-are-meant.md). Digits alone
+are a number only where text is all there is (query strings, dashed headers): `text=True`.
 Errors are `Rejected`, with the field at fault.
 """
 
@@ -59,8 +59,8 @@ def parse_instant(
 ) -> int:
     """Epoch ms of a date-time or of a number of ms. Codes: `naive_time`, `bad_time`.
 
-    `zone`, `local`: see `parse_date_time`. `judged`: it was accepted before, maybe by an older version, and is read
-    without rules that versions or machines may have apart: zones, and which times are too early.
+    `zone`, `local`: see `parse_date_time`. `judged`: it was accepted before, perhaps by an older version, and is read
+    without the rules that differ between versions or machines: zones, and which times are too early.
     """
     if isinstance(value, str):
         if text and len(value) <= _LONGEST_TEXT and _NUMBER.fullmatch(value):
@@ -74,7 +74,7 @@ def parse_instant(
                 raise Rejected("bad_time", f"{field}: {shown(value)} {_BEFORE if ms < FIRST_MS else _AFTER}", field)
             return ms
     if type(value) is float and value < FIRST_MS <= value * 1000 <= LAST_MS:
-        value = math.ceil(value)  # as time.time() gives it
+        value = math.ceil(value)  # as time.time() returns it
     if type(value) is not int:
         raise Rejected("bad_time", f"{field} must be RFC 3339 text or whole epoch ms, not {shown(value)}", field)
     if (wrong := why_implausible(value)) is not None and not (judged and 0 <= value <= LAST_MS):
@@ -83,7 +83,7 @@ def parse_instant(
 
 
 def why_implausible(ms: int) -> str | None:
-    """The sentence about a number that is no time in ms which is meant; None if it may be one."""
+    """The sentence about a number that is unlikely to be a time in ms; None if it is plausible."""
     if FIRST_MS <= ms <= LAST_MS:
         return None
     if FIRST_MS <= ms * 1000 <= LAST_MS:
@@ -160,7 +160,7 @@ def format_duration(ms: int) -> str:
 
 @dataclass(frozen=True)
 class TimePolicy:
-    """What may be asked for, and what a past time means. `levels` are ms, level 1 first."""
+    """Which times are allowed, and what a past time means. `levels` are ms, level 1 first."""
 
     max_delay_ms: int = 315_576_000_000
     levels: tuple[int, ...] = parse_levels(CLASSIC_LEVELS)
@@ -171,7 +171,8 @@ def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bo
     """The due time (epoch ms) that the time fields of a message say, or None for "straight to its topic".
 
     A time in the past is returned as given, unless the policy refuses it. Codes: `both_times`, `past_due`,
-    `delay_too_long`, `bad_level` and those of the parsers; what hangs on `now` and `policy` alone is RejectedNow.
+    `delay_too_long`, `bad_level` and those of the parsers; rejections that depend only on `now` and `policy` are
+    RejectedNow.
     """
     names = [name for name in TIME_FIELDS if name in fields]
     if len(names) > 1:
@@ -201,8 +202,8 @@ def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bo
 
 
 def resolve_expiry(fields: Mapping[str, Any], now: int, *, text: bool = False) -> int:
-    """When a message expires (epoch ms) by `expires_at` or `expires_after`; 0 for never. Codes: `both_times` and those
-    of the parsers."""
+    """When a message expires (epoch ms), from `expires_at` or `expires_after`; 0 for never. Codes: `both_times` and
+    those of the parsers."""
     if "expires_after" not in fields:
         if "expires_at" not in fields:
             return 0
@@ -256,7 +257,7 @@ def format_ms(ms: int) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error may quote it: short, on one line."""
+    """A value as an error quotes it: short, on one line."""
     if isinstance(value, int) and value.bit_length() > 200:
         return "a number of more than 60 digits"
     quoted = repr(value)

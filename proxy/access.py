@@ -1,4 +1,4 @@
-"""Who calls, and what the caller may do: by the keys of the settings, and by those of the administrative state."""
+"""Authenticates and authorizes callers, by the keys of the settings and of the administrative state."""
 
 from __future__ import annotations
 
@@ -22,31 +22,30 @@ from duemq.proxy.login.settings import MAX_TOKEN_BYTES, LoginSettings
 from duemq.proxy.rate_limit import RateLimit
 from duemq.web.body import header, headers_of
 
-if TYPE_CHECKING:  # it takes httpx and PyJWT, which most servers do without
+if TYPE_CHECKING:  # it needs httpx and PyJWT, which most servers lack
     from duemq.proxy.login.tokens import Issuer, VerifiedToken
 
 GRANT: Final = "duemq.grant"
-"""Where the application puts the `Grant` of a request into its scope."""
+"""Key of a request's `Grant` in its scope."""
 
 SESSION: Final = "duemq.session"
-"""Where the text of a session's cookie is, in the scope of a request that is made in one."""
+"""Key of the session cookie's text in the scope of a request."""
 
 _OF_PEOPLE: Final = ("/console", "/v1/keys")
-"""Paths for people who make keys: not counted among the requests that a key shuts out."""
+"""Paths for people who create keys: not counted among the requests that a first key would refuse."""
 
 OUTER: Final = "duemq.outer"
-"""In the scope of a call that the console makes of the API: the scope of the page's request, which has the caller's
-key or cookie."""
+"""In the scope of the console's API calls: the scope of the page's request, with the caller's key or cookie."""
 
 _UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epoch ms)
 
 TOUCHED: Final = "duemq.touched"
-"""In the scope of a request of the console: the methods and paths of the API that it used to change something, with the
-ids of a body that lists some. The trail tells these, and not the path of a form."""
+"""In the scope of a console request: the methods and paths of the changing API calls that it made, with the ids listed
+in their bodies. The trail records these instead of the path of a form."""
 
 UNCHANGED: Final = "duemq.unchanged"
-"""In the scope of a request that changed nothing, though it might have, or what it changes all day: it is no act, and
-not in the trail."""
+"""In the scope of a request that changed nothing, although it could have, or makes a routine change: it is not an act,
+and not in the trail."""
 
 LOGINS_PER_S: Final = 10
 """Of one caller, at most."""
@@ -54,12 +53,12 @@ LOGINS_PER_S: Final = 10
 MAX_BATCH_BYTES_OF_TOPICS: Final = 16 << 20
 """Of a key for some topics."""
 
-_MAX_CACHED = 1_000  # keys that were presented and found good
+_MAX_CACHED = 1_000  # valid keys that callers presented
 
 
 class Credential(NamedTuple):
-    """What a key or token was found to allow, and until when (epoch ms); None: until keys change. `origin`: what a
-    session hangs on that is begun by it, see `Session`."""
+    """The grant of a key or token, and its end (epoch ms); None: until keys change. `origin`: of sessions begun with
+    it, see `Session`."""
 
     grant: Grant
     until: int | None
@@ -67,11 +66,12 @@ class Credential(NamedTuple):
 
 
 class Access:
-    """Access control of one server. `admin` None: there are no keys but `secrets`, those of the settings, and no trail.
+    """Access control of one server. `admin` None: the only keys are `secrets`, those of the settings, and there is no
+    trail.
 
-    `read_consumes`: who may read may store cursors of consumers.
+    `read_consumes`: the scope read includes storing cursors of consumers.
 
-    It is in force where there is a key, also one that was revoked, has expired or was lost; or if it is `required`.
+    It is in force if a key exists (even one that was revoked, has expired or was lost), or if it is `required`.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Access:
             admin.log.on_change(self._cached.clear, "keys")
 
     def grant(self, request: Request) -> Grant | None:
-        """What the caller may do by a key or a session; None where it has to present one and has presented no good one.
+        """The caller's grant by a key or a session; None if one is required and the caller presented no valid one.
 
-        Raises Unavailable while keys cannot be known.
+        Raises Unavailable while the keys are unknown.
         """
         granted = self._granted(request)
         if granted is EVERYTHING and self.keys is not None and not presented_key(request):
@@ -115,12 +115,12 @@ class Access:
         if not presented:
             return self._session_grant(request)
         granted = self.key_grant(presented)
-        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token that was verified before
+        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token verified before
             request.scope[_UNTIL] = known.until
         return granted
 
     def is_granted(self, scope: RequestScope) -> bool:
-        """Whether the caller of a request that was let in, and is still being answered, may do what it might then."""
+        """Whether the caller of a request that is still being answered has kept its grant."""
         outer: RequestScope = scope.get(OUTER, scope)
         if (until := outer.get(_UNTIL)) is not None:
             return bool(self._clock() < until)
@@ -131,20 +131,20 @@ class Access:
             return False
 
     def key_grant(self, presented: bytes) -> Grant | None:
-        """What who has this key may do; also by a bearer token that was verified before. Raises Unavailable."""
+        """The grant of a key, or of a bearer token verified before. Raises Unavailable."""
         now = self._clock()
         if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
             self._wait_for_keys()  # it may have been revoked since
             return known.grant
         credential = self.credential(presented)
-        if credential is None or credential.grant.secret:  # keys of the settings are good while others are not known
+        if credential is None or credential.grant.secret:  # keys of the settings are valid while others are unknown
             return credential and credential.grant
         return self._cache(presented, credential)
 
     def credential(self, presented: bytes) -> Credential | None:
-        """The same by a key alone, never by a token. Raises Unavailable."""
+        """The same for a key only, never for a token. Raises Unavailable."""
         now, digest = self._clock(), sha256(presented).hexdigest()
-        # All are compared, so that the time it takes says nothing about which one came close.
+        # All are compared, so that the time reveals nothing about a near match.
         if any([compare_digest(presented, secret) for secret in self._secrets]):
             return Credential(EVERYTHING._replace(secret=presented), None, f"settings:{digest}")
         if self.keys is None or (id_ := id_of(presented)) is None:
@@ -156,7 +156,7 @@ class Access:
         return Credential(key.grant(), key.end_of(digest), f"key:{key.id}:{digest}")
 
     async def token_grant(self, request: Request) -> Grant | None:
-        """What the caller may do by a bearer token of the provider. Raises Unavailable while its keys are not known."""
+        """The caller's grant by a bearer token of the provider. Raises Unavailable while its keys are unknown."""
         presented = presented_key(request)
         if self.issuer is None or presented.count(b".") != 2 or len(presented) > MAX_TOKEN_BYTES:
             return None
@@ -168,7 +168,7 @@ class Access:
         return self._cache(presented, self.person(verified))
 
     def person(self, verified: VerifiedToken) -> Credential:
-        """Of a token of the issuer."""
+        """The credential of a token of the issuer."""
         return Credential(verified.grant, verified.until, self._person_origin)
 
     def _cache(self, presented: bytes, credential: Credential) -> Grant:
@@ -181,7 +181,7 @@ class Access:
         return credential.grant
 
     def _session_grant(self, request: Request) -> Grant | None:
-        """By the cookie of the console, which opens its pages alone."""
+        """The grant by the cookie of the console, which opens only its pages."""
         if self.admin is None or not request.scope["path"].startswith("/console"):
             return None
         if not (text := session_text(request)):
@@ -194,7 +194,7 @@ class Access:
         return grant
 
     def _grant_of(self, session: Session, keys: ApiKeys) -> Grant | None:
-        """None where what the session hangs on is good no more."""
+        """None if the session's credential is no longer valid."""
         kind, _, origin = session.origin.partition(":")
         if kind == "key":
             id_, _, digest = origin.partition(":")
@@ -206,8 +206,8 @@ class Access:
         return session.grant() if session.origin == self._person_origin else None
 
     async def begin_session(self, credential: Credential) -> tuple[str, int]:
-        """A session of the caller with this credential: the text of its cookie, and for how long it is good (ms), no
-        longer than the credential. Raises Rejected."""
+        """Begin a session with this credential: the text of its cookie, and its lifetime (ms), at most that of the
+        credential. Raises Rejected."""
         if self.admin is None:
             raise Rejected("not_supported", "this server keeps no sessions")
         now, (grant, until, origin) = self._clock(), credential
@@ -220,11 +220,11 @@ class Access:
         return text, ends - now
 
     def rate_limit(self, grant: Grant) -> RateLimit | None:
-        """The bucket of a caller; None where it may ask for any number."""
+        """The bucket of a caller; None without a limit."""
         return self._limit(grant.caller, grant.rate) if grant.rate else None
 
     def charge_login(self, grant: Grant) -> None:
-        """Charge a login, which every process learns of, to who logs in. Raises RateLimited."""
+        """Charge a login, which every process learns of, to its caller. Raises RateLimited."""
         if (limit := self.rate_limit(grant)) is not None:
             limit.enter()
         self._limit(f"login of {grant.caller}", LOGINS_PER_S, "logins").enter()
@@ -240,7 +240,7 @@ class Access:
     def asks_for_keys(self) -> bool:
         try:
             return self._is_in_force()
-        except Unavailable:  # nobody is let in
+        except Unavailable:  # no caller is let in
             return True
 
     def _is_in_force(self) -> bool:
@@ -252,26 +252,26 @@ class Access:
         return not self.keys.would_close
 
     def why_not_ready(self) -> str | None:
-        """Why it is not known yet who may call, in a sentence; None where it is."""
+        """Why the keys are not known yet, in a sentence; None if they are."""
         if self.admin is None or self.admin.log.ready.is_set():
             return None
         return self.admin.log.trouble or "the API keys are being read"
 
     def _wait_for_keys(self) -> None:
-        if self.why_not_ready() is not None:  # which names brokers and topics, and a caller without a key reads this
+        if self.why_not_ready() is not None:  # it names brokers and topics, which a caller without a key must not see
             trouble = self.admin is not None and self.admin.log.trouble
             raise Unavailable("the API keys cannot be read now" if trouble else "the API keys are being read")
 
 
 def caller_of(request: Request) -> bytes:
-    """Whose idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a rotated
-    key stays the same caller. Empty if the server asks for none."""
+    """The owner of a request's idempotency keys: the id of its API key, so that a rotated key stays the same caller, or
+    the text of a key from the settings. Empty if no key is required."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.caller.encode() or grant.secret
 
 
 def caller_id(request: Request) -> str:
-    """The caller of a request, as `Grant` has it."""
+    """The caller of a request, as in its `Grant`."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.caller
 
@@ -283,28 +283,28 @@ def namespace_of(request: Request) -> str:
 
 
 def batch_bytes_of(request: Request, most: int) -> int:
-    """The most bytes of a batch of this caller, of the `most` of all: it takes several times its size in memory."""
+    """The batch limit of this caller, out of `most` for all: a batch takes several times its size in memory."""
     return min(most, MAX_BATCH_BYTES_OF_TOPICS) if namespace_of(request) else most
 
 
 def caller_name(request: Request) -> str:
-    """Who asked, as the trail and the administrative log say it. Empty where nobody has to present a key."""
+    """The caller as in the trail and the administrative log. Empty if no key is required."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.account
 
 
 def changed_by(request: Request) -> str:
-    """Who asked, as the history of a message says it. See `Grant.by`."""
+    """The caller as in the history of a message. See `Grant.by`."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.by
 
 
 def presented_key(request: Request) -> bytes:
-    """What `Authorization: Bearer KEY` or `X-API-Key: KEY` says; empty without either."""
+    """The key from `Authorization: Bearer KEY` or `X-API-Key: KEY`; empty without either."""
     if len(headers_of(request.scope)) != len(request.scope["headers"]):
         names = [name for name, _ in request.scope["headers"]]
         for name in (b"authorization", b"x-api-key"):
-            if names.count(name) > 1:  # a gateway in front may have judged another one
+            if names.count(name) > 1:  # a gateway in front may have checked the other one
                 raise Rejected("bad_header", f"{name.decode()} is given twice", name.decode())
     scheme, _, key = (header(request, b"authorization") or "").partition(" ")
     if scheme.lower() != "bearer":

@@ -1,7 +1,7 @@
-"""The HTTP API as an ASGI application: request ids, pages of others, API keys, routing, problem documents.
+"""The HTTP API as an ASGI application: request ids, same-origin checks, API keys, routing, problem documents.
 
-Handlers are plain functions of (service, request) and answer with finished bytes. There is no middleware stack: all of
-what it would do fits in one call, and this is a hot path.
+Handlers are plain functions of (service, request) and answer with finished bytes. There is no middleware stack, because
+one call does all of its work, and this is a hot path.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duemq.http")
 
-_AUDITED = "duemq.audited"  # and the path of an endpoint whose acts are written to the trail
+_AUDITED = "duemq.audited"  # key of the path of an audited endpoint in the scope
 _DENIED = frozenset((401, 403))
 _MAYBE_DONE = frozenset((500, 504))
 _METHODS = ", ".join(sorted({endpoint.method for endpoint in ENDPOINTS} | {"HEAD", "OPTIONS"}))
@@ -70,10 +70,10 @@ def create_app(
     console: ConsoleSettings | None = None,
     relay: RelayAccess | None = None,
 ) -> Application:
-    """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `admin`: None:
-    there are the keys of the settings alone, and no trail. `login`: who issues tokens. `relay`: None: no test messages.
+    """The application. `clock` returns epoch ms. `importing`: which files may be imported; None: none. `admin` None:
+    only the keys of the settings, and no trail. `login`: the issuer of tokens. `relay` None: no test messages.
 
-    Set `closing` before the server stops: then long polls answer at once and event streams end.
+    Set `closing` before the server stops, so that long polls answer at once and event streams end.
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
     keys_needed = settings.access == "keys"
@@ -88,7 +88,7 @@ def create_app(
         console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),
         fresh_letters=FreshLetters(gateway, ingress.limits.purgeable, clock),
     )  # fmt: skip
-    # Without a key nobody gets further, by whatever name he calls.
+    # No Host check is needed if every request must carry a key.
     same_origin = SameOrigin(settings.hosts, settings.origins, any_host=access.asks_for_keys)
     admission = Admission(settings.max_requests, settings.max_inflight_bytes)
     public_scheme = PublicScheme(login.url if login else "", networks_of(settings.trusted_proxies))
@@ -162,7 +162,7 @@ class Application:
             await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
         response.raw_headers += self._same_origin.shares_with(scope)
-        if not scope["path"].startswith("/console"):  # whose pages say so themselves
+        if not scope["path"].startswith("/console"):  # the console's pages set it themselves
             response.raw_headers.append((b"x-content-type-options", b"nosniff"))
         if response.status_code >= 400 and all(name != b"cache-control" for name, _ in response.raw_headers):
             response.raw_headers.append((b"cache-control", b"no-store"))
@@ -179,7 +179,7 @@ class Application:
         grant = EVERYTHING
         access, path = self._service.access, request.scope["path"]
         if path.startswith("/console"):
-            request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies follow it
+            request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies depend on it
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             if grant is NOTHING:
                 _count_as_stranger(request)
@@ -199,7 +199,7 @@ class Application:
         return await self._route(request, target, grant, self._service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
-        # Imported when the first page is asked for: most processes show none.
+        # Imported for the first page, because most processes never show one.
         from duemq.proxy.console.app import answer
 
         response, audited = await answer(service, request)
@@ -208,7 +208,7 @@ class Application:
         return response
 
     def _limited(self, request: Request, grant: Grant) -> Service:
-        """The service as a caller has it who may use some topics only, or whose rate is limited."""
+        """The service restricted to the caller's topics and rate."""
         if not grant.topics and not grant.rate:
             return self._service
         limit = self._service.access.rate_limit(grant)
@@ -239,7 +239,7 @@ class Application:
         )
 
     async def _record(self, request: Request, status: int, code: str, request_id: str) -> None:
-        """Write into the trail what was done, or was refused. What may have been done counts as done."""
+        """Record an act or a denial in the trail. An act of unknown outcome counts as done."""
         if (admin := self._service.access.admin) is None:
             return
         scope = request.scope

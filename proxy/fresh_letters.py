@@ -1,4 +1,4 @@
-"""The dead letters of the last 24 hours that wait for a decision, in all topics that have dead letters."""
+"""The dead letters of the last 24 hours that wait for a decision, in all topics of dead letters."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ SINCE_MS: Final = 24 * 3_600_000
 _EVERY_MS, _PATIENCE_S = 15_000, 2.0
 _RECORDS, _BYTES = 50, 1 << 20  # of one topic
 _PARTITIONS: Final = 256  # of all topics
-_MAX_REASON: Final = 60  # characters: anybody may have written it
+_MAX_REASON: Final = 60  # characters; the text is untrusted
 
 
 class FreshLetter(NamedTuple):
-    """`source`: the topic of dead letters that it is in; `topic`: the one that it was for, empty if it does not say."""
+    """`source`: its topic of dead letters; `topic`: its original topic, empty if unknown."""
 
     source: str
     topic: str
     reason: str
     is_own: bool
-    """Whether duemq wrote it, so that the index of messages has it, too."""
+    """Whether duemq wrote it, so that the index of messages contains it."""
 
     def is_shown_to(self, grant: Grant) -> bool:
         return grant.covers(self.source) or (self.is_own and bool(self.topic) and grant.covers(self.topic))
 
 
 class FreshLetters:
-    """Reads while a console asks, at most every 15 s and for all who ask: of each topic that `patterns` name, up to 50
-    letters. Those that were redriven or purged do not count. `clock` gives epoch ms.
+    """Reads while a console is open, at most every 15 s for all viewers: up to 50 letters of each topic in `patterns`,
+    without redriven and purged ones. `clock` returns epoch ms.
 
-    `more`: the topics that have more of them. `trouble`: why `letters` may miss some, in a sentence."""
+    `more`: topics with more letters. `trouble`: why `letters` may be incomplete, in a sentence."""
 
     def __init__(self, gateway: Gateway, patterns: Sequence[str], clock: Callable[[], int]) -> None:
         self._gateway, self._clock = gateway, clock
@@ -91,7 +91,7 @@ class FreshLetters:
                 is_own = origin.writer == "duemq" and origin.reason != MALFORMED and is_name(id_)
                 place = f"{info.name}/{partition}/{record.offset}/{record.timestamp}"
                 asked.append((FreshLetter(info.name, origin.topic, origin.reason[:_MAX_REASON], is_own), place, id_))
-            if offset + bus.marker_offsets < end:  # the last record is followed by the end of its commit
+            if offset + bus.marker_offsets < end:  # the end of the commit follows the last record
                 return await self._waiting(asked), True
         return await self._waiting(asked), False
 

@@ -1,6 +1,6 @@
-"""What the console shows over time: sampled once a second by the process, for all who look, and kept for a day.
+"""Data for the console's charts: sampled once a second for all viewers, and kept for a day.
 
-The last ten minutes are kept by the second, before that one point per minute: 2,040 points, about a megabyte.
+The last ten minutes have one point per second, older data one per minute: 2,040 points, about a megabyte.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _NO_HORIZON: Final = (0,) * (len(HORIZONS_MS) + 1)
 
 
 class Source(Protocol):
-    """What is sampled; see `Gateway`."""
+    """The sampled object; see `Gateway`."""
 
     def cluster(self) -> dict[str, Any]: ...
     async def figures(self) -> Sequence[Figures]: ...
 
 
 class Point(NamedTuple):
-    """One moment (epoch ms): rates in messages/s since the point before, messages pending, and how late (ms) deliveries
-    of that time were; None where there were none, or where no node said so. `overdue_ms`: of the oldest undelivered."""
+    """One moment (epoch ms): rates in messages/s since the previous point, pending messages, and the lateness (ms) of
+    deliveries in between; None without any, or without data. `overdue_ms`: of the oldest undelivered message."""
 
     at: int
     accepted: float
@@ -44,7 +44,7 @@ class Point(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was read at one moment; counts since some beginning."""
+    """One reading; counts are cumulative."""
 
     at: int
     accepted: int
@@ -57,7 +57,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Now:
-    """The latest reading in full: `cluster` is that of `Gateway.cluster`."""
+    """The full latest reading: `cluster` is from `Gateway.cluster`."""
 
     at: int = 0
     cluster: dict[str, Any] = field(default_factory=lambda: {"nodes": [], "shards": []})
@@ -69,7 +69,7 @@ class Now:
 
     @property
     def horizon(self) -> tuple[int, ...]:
-        """Pending by `HORIZONS_MS`, all nodes together."""
+        """Pending by `HORIZONS_MS`, for all nodes together."""
         parts = [one.horizon for one in self.figures if len(one.horizon) == len(_NO_HORIZON)]
         return tuple(map(sum, zip(_NO_HORIZON, *parts, strict=True)))
 
@@ -83,7 +83,7 @@ class Now:
 
 
 class History:
-    """Reads a source once a second while `run` runs. `clock` gives epoch ms."""
+    """Reads a source once a second while `run` runs. `clock` returns epoch ms."""
 
     def __init__(self, source: Source, clock: Callable[[], int]) -> None:
         self._source, self._clock = source, clock
@@ -93,12 +93,12 @@ class History:
         self._minutes: deque[Point] = deque(maxlen=_MINUTES)
         self._minute_start: Sample | None = None
         self._grown = asyncio.Condition()
-        self.streams = 0  # how many are open (`proxy/console/live.py`)
-        self.event: tuple[int, bytes] = (-1, b"")  # what they send for the sample of this time
+        self.streams = 0  # open ones (`proxy/console/live.py`)
+        self.event: tuple[int, bytes] = (-1, b"")  # the streams' event for the sample of this time
 
     @property
     def points(self) -> list[Point]:
-        """Oldest first: minutes, and the last ones by the second."""
+        """Oldest first: one per minute, recent ones per second."""
         first = self._seconds[0].at if self._seconds else 0
         return [point for point in self._minutes if point.at < first] + list(self._seconds)
 
@@ -134,7 +134,7 @@ class History:
         direct = now.total("direct")
         timed = [one for one in now.figures if one.lateness]
         edges = timed[0].edges_ms if timed else ()
-        same = [one.lateness for one in timed if one.edges_ms == edges]  # nodes of one version count by the same
+        same = [one.lateness for one in timed if one.edges_ms == edges]  # nodes of one version use the same buckets
         return Sample(
             now.at, sum(one["accepted"] for one in outcomes) + direct,
             sum(one["delivered"] for one in outcomes) + direct, now.pending, edges,
@@ -146,7 +146,7 @@ def _point(before: Sample, after: Sample) -> Point:
     seconds = (after.at - before.at) / 1000
     p50 = p99 = most = None
     if after.edges_ms and after.edges_ms == before.edges_ms:
-        # A node that left, or a topic that is forgotten, takes its counts along.
+        # The counts of a node that left, or of a forgotten topic, are gone.
         counts = [max(now - then, 0) for now, then in zip(after.lateness, before.lateness, strict=True)]
         if sum(counts):
             p50, p99 = (_quantile(after.edges_ms, counts, q) for q in (0.5, 0.99))
@@ -158,8 +158,8 @@ def _point(before: Sample, after: Sample) -> Point:
 
 
 def _quantile(edges_ms: Sequence[float], counts: Sequence[int], q: float) -> float:
-    """The quantile (ms) of a histogram, linear within a bucket; the last bucket has no upper end, and gives its lower
-    one."""
+    """The quantile (ms) of a histogram, linear within a bucket; the last bucket has no upper bound, and yields its
+    lower one."""
     rank, below, lower = q * sum(counts), 0, 0.0
     for upper, count in zip(edges_ms, counts, strict=False):
         if count and below + count >= rank:

@@ -23,24 +23,24 @@ _REQUEST_ID = {"X-Request-ID": {"description": "Names this request in the server
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 _RATE_LIMIT = {
     "RateLimit-Policy": {"description": 'The rate of the key, as "key";q=500;w=1.', "schema": {"type": "string"}},
-    "RateLimit": {"description": 'What is left of it, as "key";r=499;t=1.', "schema": {"type": "string"}},
+    "RateLimit": {"description": 'The remaining part of it, as "key";r=499;t=1.', "schema": {"type": "string"}},
 }
 _HEADERS_OF = {
     HTTPStatus.SERVICE_UNAVAILABLE: _RETRY_AFTER, HTTPStatus.TOO_MANY_REQUESTS: _RETRY_AFTER | _RATE_LIMIT
 }  # fmt: skip
 _PATH_PARAMETERS = {
-    "id": "A message's id, or the name it was given by its sender, percent-encoded: a slash is %2F.",
+    "id": "A message's id, or the name from its sender, percent-encoded: a slash is %2F.",
     "topic": TOPIC_FORM,
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
-    "node": "A node's name, as the cluster lists it.",
+    "node": "A node's name, from the cluster's list.",
     "name": "A destination's name.",
     "place": "Partition and offset of a record, as PARTITION:OFFSET.",
 }
 _MESSAGE_ID = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,128}$"
 _IDS_OF = {
-    "imports": "An import's id, as the answer to the request that asked for it names it.",
-    "keys": "A key's id, as the list of keys names it.",
-    "jobs": "A job's id, as the answer to the request that began it names it.",
+    "imports": "An import's id, from the answer to its request.",
+    "keys": "A key's id, from the list of keys.",
+    "jobs": "A job's id, from the answer to its request.",
 }
 """By tag; elsewhere an id is a message's."""
 _PATTERNS = {
@@ -52,13 +52,13 @@ _PATTERNS = {
     "place": "^[0-9]{1,5}:[0-9]{1,15}$",
 }
 _EVERYWHERE = ("unauthorised", "foreign_host", "rate_limited", "internal")
-# Answers to what is not a request of an endpoint: no path and no method, another one, or what is not HTTP at all.
+# Errors outside of endpoints: unknown paths and methods, and malformed requests.
 NOWHERE = frozenset(("not_found", "method_not_allowed", "malformed_request", "head_too_large"))
 _DESCRIPTION = """\
 Delayed messages delivered at their millisecond, exactly once, with cancels that tell the truth.
 
-Times go out twice: RFC 3339 (`..._at`) and epoch milliseconds (`..._at_ms`). Errors are problem documents (RFC 9457)
-with a stable `code`. Unknown fields and parameters are refused."""
+Answers have each time twice: RFC 3339 (`..._at`) and epoch milliseconds (`..._at_ms`). Errors are problem documents
+(RFC 9457) with a stable `code`. Unknown fields and parameters are refused."""
 
 
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
                 "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
             },
         },
-        # Keys are needed only where the server is set to ask for them.
+        # Keys are needed only if the server requires them.
         "security": [{}, {"bearer": []}, {"header": []}],
     }
 
@@ -183,7 +183,7 @@ def _reference(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _without_defaults(schema: Any) -> Any:
-    """The models' defaults only mark fields as optional: absent is not the same as an empty value."""
+    """Remove the models' defaults, which only mark fields as optional: absent differs from empty."""
     if isinstance(schema, dict):
         return {name: _without_defaults(value) for name, value in schema.items() if name != "default"}
     if isinstance(schema, list):

@@ -1,4 +1,4 @@
-"""What the API asks a relay for. The API does not import it: who starts the process brings both together."""
+"""The API's interface to a relay. The API does not import the relay: the process start connects both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duemq.model.errors import Rejected
 
 
 class SystemReply(NamedTuple):
-    """What the other side said to a test message: as `Reply` of `relay/base.py`, with how long it took (ms)."""
+    """The answer to a test message: like `Reply` of `relay/base.py`, with its duration (ms)."""
 
     result: str
     status: str
@@ -19,13 +19,13 @@ class SystemReply(NamedTuple):
 
 
 Test = Callable[[Destination, Credentials], Awaitable[SystemReply]]
-"""Sends one message, within the destination's time-out. Raises Rejected `not_supported` where a library is missing."""
+"""Sends one message, within the destination's time-out. Raises Rejected `not_supported` if a library is missing."""
 FiguresOf = Callable[[str], Mapping[str, Any] | None]
-"""Of a destination, by name, what relays have counted; None where none is at work for it."""
+"""The figures of a destination, by name; None if no relay serves it."""
 
 Ended = Callable[[str, Collection[str]], Awaitable[None]]
 """Returns once no relay in this process reads any of these topics for a destination, by name. Raises Rejected
-`conflict` where one goes on."""
+`conflict` if one keeps running."""
 
 
 async def _no_test(destination: Destination, credentials: Credentials) -> SystemReply:
@@ -33,7 +33,7 @@ async def _no_test(destination: Destination, credentials: Credentials) -> System
 
 
 async def none_at_work(name: str, topics: Collection[str]) -> None:
-    """Of a process without a relay."""
+    """For a process without a relay."""
 
 
 class RelayAccess(NamedTuple):

@@ -13,7 +13,7 @@ from duemq.model.topics.rules import TOPIC, TOPIC_FORM
 
 
 class LimitSettings(Section):
-    """What a producer may ask for."""
+    """Limits for producers."""
 
     max_delay: Annotated[Duration, Field(ge=1000, le=duration("1000y"))] = duration("10y")
     max_payload_bytes: Annotated[Size, Field(ge=1, le=64 * MIB)] = MIB

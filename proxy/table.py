@@ -1,4 +1,4 @@
-"""Every endpoint of the API: the only place that says which there are. Those asked for most often come first."""
+"""The table of all endpoints of the API, frequent ones first."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _FILTERS = (
     Parameter("label", "With this label.", _TEXT),
     Parameter("due_from", "Due at or after: RFC 3339 with a zone, or epoch ms.", _INSTANT),
     Parameter("due_to", "Due before: RFC 3339 with a zone, or epoch ms.", _INSTANT),
-    Parameter("topic_prefix", "Of topics whose names begin so.", _TEXT),
-    Parameter("name_prefix", "With a name that begins so.", _TEXT),
+    Parameter("topic_prefix", "With this prefix of the topic.", _TEXT),
+    Parameter("name_prefix", "With this prefix of the name.", _TEXT),
     Parameter("shard", "Of this shard only, counted from 0.", {"type": "integer", "minimum": 0, "maximum": 65_535}),
     Parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
-    Parameter("cursor", "From the page before.", _TEXT),
+    Parameter("cursor", "From the previous page.", _TEXT),
 )
 _STATUS = Parameter(
     "status",
@@ -48,35 +48,35 @@ _STATUS = Parameter(
     {"type": "string", "enum": list(STATUSES)},
 )
 _ORDER = Parameter(
-    "order", "`newest`: those first that were accepted, moved, redriven or put off last. It takes `key` or `label` and "
+    "order", "`newest`: the last accepted, moved, redriven or deferred ones first. It needs `key` or `label` and "
     "answers from the index (`index.topics`).", {"type": "string", "enum": list(ORDERS), "default": ORDERS[0]},
 )  # fmt: skip
 _SEARCH = (
     Parameter(
         "search", "With this id or name, or key, or label, in this order, each newest first. It does not go with "
-        "`key`, `label` and `order`. Each part that is looked through counts for the rate of the key.", _TEXT,
+        "`key`, `label` and `order`. Each part that is searched counts towards the rate of the key.", _TEXT,
     ),
     Parameter(
         "returns", "`false`: without messages that a destination or a consumer sent back, into `retry.*` and `dlq.*`. "
-        "The story of the message that they were has them.",
+        "The story of the original message has them.",
         {"type": "string", "enum": ["true", "false"], "default": "true"},
     ),
 )  # fmt: skip
 _LAST_CURSOR = Parameter(
-    topics.LAST_CURSOR, "The cursor that this process stored or read last. If another one is there, another process "
+    topics.LAST_CURSOR, "The cursor that this process last stored or read. If the stored one differs, another process "
     "uses the consumer's name: `consumer_in_use`.", _TEXT, place="header",
 )  # fmt: skip
 _RECORDS = (
-    Parameter("after", "A cursor; wins over the consumer's cursor. Absent: from the start.", _TEXT),
-    Parameter("consumer", "Go on from this consumer's cursor. Reading does not move it.", _TEXT),
+    Parameter("after", "A cursor; overrides the consumer's cursor. Absent: from the start.", _TEXT),
+    Parameter("consumer", "Continue from this consumer's cursor. Reading does not move it.", _TEXT),
     Parameter(
-        "max", "How many records at most.",
+        "max", "The most records to return.",
         {"type": "integer", "minimum": 1, "maximum": topics.MAX_RECORDS, "default": topics.DEFAULT_RECORDS},
     ),
     Parameter("wait", "How long to wait for the first one.", {"type": "string", "examples": ["5s", "500ms"]}),
 )  # fmt: skip
 _IDEMPOTENCY_KEY = Parameter(
-    "Idempotency-Key", "The same key with the same body again is answered with the first message.",
+    "Idempotency-Key", "A repeat with the same key and body gets the first message.",
     {"type": "string", "minLength": 1, "maxLength": 255}, "header",
 )  # fmt: skip
 _IF_NONE_MATCH = Parameter(
@@ -102,55 +102,55 @@ A body of any type but JSON is the payload itself. Its fields are then request h
 `duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
 and `duemq-header-NAME` for headers of the message."""
 _KEY_INDEX = """\
-With `key` or `label` the answer comes from an index where the topic has one, or all topics have (`index.topics`).
-Elsewhere all messages are looked at, so a page may hold fewer than asked, or none, and have a cursor.
-`order=newest` without `topic` gives the messages of all topics that are indexed."""
+With `key` or `label` the answer comes from an index if the topic has one, or all topics do (`index.topics`). Otherwise
+all messages are scanned, so a page may have fewer messages than its limit, or none, and still have a cursor.
+`order=newest` without `topic` returns the messages of all indexed topics."""
 _STORY = """\
 For each destination, and each group of duemq's consumers, that reads the topic: attempts, retry, dead letter, redrive.
-Nothing is stored for it, so it ends with the message and its record. A key for some topics is told of a reader only if
-it is for `retry.GROUP` and `dlq.GROUP`, too. Each look-up counts for the rate of the key."""
+It is not stored, so it ends with the message and its record. A key for some topics sees a reader only if it covers
+`retry.GROUP` and `dlq.GROUP`, too. Each lookup counts towards the rate of the key."""
 _BATCH = """\
-An item with a `name` is answered as `PUT /v1/messages/{name}` would, one with an `idempotency_key` as a `POST` with
-that key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
-`idempotency_conflict`. Only where all items have one of them can a batch be sent again after `outcome_unknown`."""
+An item with a `name` is answered like `PUT /v1/messages/{name}`, one with an `idempotency_key` like a `POST` with that
+key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
+`idempotency_conflict`. A batch can be repeated after `outcome_unknown` only if all items have one of them."""
 _IMPORT_FILE = """\
 The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
 `size`, `window` and `rows` it is read and validated before the answer. It is imported as a whole or not at all, and
-once: the same content again is answered with what became of it the first time."""
+once: a repeat of the same content gets the outcome of the first import."""
 _LISTED = (
     Parameter("state", "In this state.", {"type": "string", "enum": list(imports.STATES)}),
-    Parameter("below", "Whose path begins with this.", {"type": "string"}),
+    Parameter("below", "Whose path has this prefix.", {"type": "string"}),
     Parameter(
         "limit",
-        "How many to list at most, all by default; 0 to have their number only, which is quick for `pending`.",
+        "The most files to list, all by default; 0 returns only their number, which is fast for `pending`.",
         {"type": "integer", "minimum": 0, "maximum": imports.MAX_LISTED},
     ),
     Parameter(
         "after",
-        "Read a page of `limit` (1,000): after this id, the last one of the page before; empty for the first page. "
+        "Read a page of `limit` (1,000) after this id, the last one of the previous page; empty for the first page. "
         "`count` is its number of files. An empty page is the end.",
         {"type": "string"},
     ),
 )
 _IMPORT_FILES = """\
-Up to 20,000 files, each with all that is said of one. All are checked first, and one that is wrong (`file`, from 0)
-refuses all. Then all are in the log, or none ever is; what is wrong inside of a file is told by its own state."""
+Up to 20,000 files, each with all fields. All are checked first, and one invalid file (`file`, from 0) refuses all. Then
+all are in the log, or none ever is; errors inside a file are in its own state."""
 _IDS = (
-    Parameter("first", "The row to begin with.", {"type": "integer", "minimum": 0, "default": 0}),
+    Parameter("first", "The first row.", {"type": "integer", "minimum": 0, "default": 0}),
     Parameter(
-        "max", "How many at most.",
+        "max", "The most ids to return.",
         {"type": "integer", "minimum": 1, "maximum": imports.MAX_IDS, "default": imports.MAX_IDS},
     ),
 )  # fmt: skip
 _READY = """\
-Where it is not ready, the problem has the members `reason` and `shards`, the latter in the form that is described for
-200. It says no topics and addresses; `/v1/cluster` and the log say more."""
+If it is not ready, the problem has the members `reason` and `shards`, the latter in the form described for 200. It
+reveals no topics and addresses; `/v1/cluster` and the log have details."""
 _METRICS = """\
 It names topics. With `http.open_metrics = true` it needs no key."""
 _STATE = ResponseSpec("The message.", schemas.MessageState)
-_MOVED = ResponseSpec("The message as it is now.", schemas.MessageState)
+_MOVED = ResponseSpec("The current state of the message.", schemas.MessageState)
 _PENDING = ResponseSpec(
-    "The answer is not known yet. It will be one of the others: look again.", schemas.Pending,
+    "The answer is not known yet. It will be one of the others: try again later.", schemas.Pending,
     {"Location": "Where to look."},
 )  # fmt: skip
 _EVENTS = {JSON: schemas.Records, "text/event-stream": {"type": "string"}}
@@ -170,7 +170,7 @@ ENDPOINTS = (
         "POST", "/v1/messages", send.post_message, "Schedule a message", "messages",
         {
             201: ResponseSpec("Accepted and durable.", schemas.Receipt),
-            200: ResponseSpec("Known by its Idempotency-Key: the first one's receipt.", schemas.Receipt),
+            200: ResponseSpec("A repeat of its Idempotency-Key: the first one's receipt.", schemas.Receipt),
         },
         (*_MESSAGE, "idempotency_conflict"), (_IDEMPOTENCY_KEY,), schemas.Message, raw_body=True,
         examples=_MESSAGE_EXAMPLES, notes=_RAW,
@@ -178,9 +178,9 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
-        {200: ResponseSpec("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
+        {200: ResponseSpec("Records and the cursor after them, or with Accept: text/event-stream a stream.", _EVENTS)},
         ("bad_topic", "bad_query", "bad_cursor", "forbidden", "not_supported", *_DOWN), _RECORDS,
-        notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
+        notes="In a stream each event's data is one record and its id the cursor after it; max and wait do not apply.",
         scope=Scope.READ,
     ),
     Endpoint(
@@ -207,7 +207,7 @@ ENDPOINTS = (
         scope=Scope.READ,
     ),
     Endpoint(
-        "GET", "/v1/messages/{id}/story", story.get_story, "Tell the story of a message after its delivery", "messages",
+        "GET", "/v1/messages/{id}/story", story.get_story, "Show the story of a message after its delivery", "messages",
         {200: ResponseSpec("Its story.", story_shapes.Story)}, ("unknown_message", *_DOWN),
         notes=_STORY, scope=Scope.READ,
     ),
@@ -235,7 +235,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", "/v1/messages:cancel", change.cancel_many, "Cancel many messages, by id or by filter", "messages",
-        {200: ResponseSpec("What became of each.", schemas.CancelReport)},
+        {200: ResponseSpec("The outcome of each.", schemas.CancelReport)},
         ("bad_json", "bad_field", "unknown_field", "bad_topic", "bad_time", "naive_time", "batch_too_large", *_DOWN),
         (), schemas.CancelMany,
         examples={"by id or name": {"ids": ["order-17"]},
@@ -243,8 +243,8 @@ ENDPOINTS = (
         scope=Scope.CANCEL,
     ),
     Endpoint(
-        "POST", "/v1/messages:move", change.move_many, "Move many messages, each to a time of its own", "messages",
-        {200: ResponseSpec("What became of each, in order.", schemas.MoveReport)},
+        "POST", "/v1/messages:move", change.move_many, "Move many messages, each to its own time", "messages",
+        {200: ResponseSpec("The outcome of each, in order.", schemas.MoveReport)},
         ("bad_json", "bad_field", "unknown_field", "batch_too_large", _CLOCK, *_DOWN), (), schemas.MoveMany,
         examples={"two": {"moves": [{"id": "order-17", "deliver_at": 1795255200000},
                                     {"id": "order-18", "deliver_after": "2h"}]}},
@@ -253,7 +253,7 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/messages", find.list_messages, "List messages, soonest or newest first", "messages",
         {200: ResponseSpec(
-            "A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
+            "A page, without payloads. One with a cursor may be shorter than the limit.", schemas.MessageList)},
         (*_LIST, "not_indexed"), (*_FILTERS, _STATUS, _ORDER, *_SEARCH), notes=_KEY_INDEX,
         scope=Scope.READ,
     ),
@@ -269,15 +269,15 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_consumer_cursor,
-        "Where a consumer goes on", "topics",
-        {200: ResponseSpec("Its cursor.", schemas.Place), 204: ResponseSpec("It has none: it begins at the start.")},
+        "Get a consumer's cursor", "topics",
+        {200: ResponseSpec("Its cursor.", schemas.Place), 204: ResponseSpec("None: it begins at the start.")},
         ("bad_topic", "bad_field", "forbidden", *_DOWN),
         scope=Scope.READ,
     ),
     Endpoint(
         "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_consumer_cursor,
         "Store a consumer's cursor", "topics",
-        {204: ResponseSpec("It is remembered.")},
+        {204: ResponseSpec("Stored.")},
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
          "not_supported", "consumer_in_use", "too_many_consumers", *_DOWN),
         (_LAST_CURSOR,), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
@@ -285,8 +285,8 @@ ENDPOINTS = (
     ),
     Endpoint(
         "DELETE", "/v1/topics/{topic}/consumers/{consumer}", topics.delete_consumer_cursor,
-        "Forget a consumer's cursor", "topics",
-        {204: ResponseSpec("It has none.")}, ("bad_topic", "bad_field", "forbidden", *_DOWN),
+        "Delete a consumer's cursor", "topics",
+        {204: ResponseSpec("It has none now.")}, ("bad_topic", "bad_field", "forbidden", *_DOWN),
         audited=True, scope=Scope.CONSUME,
     ),
     Endpoint(
@@ -298,7 +298,7 @@ ENDPOINTS = (
         "POST", "/v1/dlq/{id}:redrive", change.redrive, "Deliver a dead letter again", "dead letters",
         {200: _MOVED, 202: _PENDING},
         (*_CHANGE, "bad_field", "bad_topic", "unknown_topic", "redrives_exhausted", "already_purged"),
-        (Parameter("topic", "To this topic instead of its own.", _TEXT),),
+        (Parameter("topic", "To this topic instead of the original one.", _TEXT),),
         scope=Scope.OPERATE,
     ),
     Endpoint(
@@ -307,7 +307,7 @@ ENDPOINTS = (
         scope=Scope.OPERATE,
     ),
     Endpoint(
-        "POST", "/v1/imports", imports.post_import, "Hand over a file of messages", "imports",
+        "POST", "/v1/imports", imports.post_import, "Submit a file of messages", "imports",
         {
             202: ResponseSpec(
                 "It is in the log. Each node imports it; then its messages are scheduled.", schemas.FileImport
@@ -321,10 +321,10 @@ ENDPOINTS = (
         scope=Scope.SEND,
     ),
     Endpoint(
-        "POST", "/v1/imports:batch", imports.post_imports, "Hand over many files, all or none", "imports",
+        "POST", "/v1/imports:batch", imports.post_imports, "Submit many files, all or none", "imports",
         {
-            202: ResponseSpec("All are in the log, and each node takes them in.", schemas.ImportList),
-            200: ResponseSpec("All were handed over before: what became of each, in order.", schemas.ImportList),
+            202: ResponseSpec("All are in the log, and each node imports them.", schemas.ImportList),
+            200: ResponseSpec("All were submitted before: the outcome of each, in order.", schemas.ImportList),
         },
         ("bad_json", "bad_field", "unknown_field", "forbidden", "past_due", "delay_too_long", "batch_too_large",
          *_DOWN),
@@ -334,19 +334,19 @@ ENDPOINTS = (
         scope=Scope.SEND,
     ),
     Endpoint(
-        "GET", "/v1/imports", imports.list_imports, "List files that were handed over", "imports",
+        "GET", "/v1/imports", imports.list_imports, "List submitted files", "imports",
         {200: ResponseSpec("All that are not forgotten, by shard, oldest first.", schemas.ImportPage)},
         ("bad_query", *_DOWN), _LISTED,
         scope=Scope.READ,
     ),
     Endpoint(
-        "GET", "/v1/imports/{id}", imports.get_import, "What became of a file", "imports",
-        {200: ResponseSpec("How it stands.", schemas.FileImport)}, ("unknown_import", *_DOWN),
+        "GET", "/v1/imports/{id}", imports.get_import, "Get the state of an import", "imports",
+        {200: ResponseSpec("Its state.", schemas.FileImport)}, ("unknown_import", *_DOWN),
         scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/imports/{id}/ids", imports.get_ids, "The ids of a file's messages", "imports",
-        {200: ResponseSpec("32 characters per row, one id behind the other; nothing after the last row.",
+        {200: ResponseSpec("32 characters per row, without separators; empty after the last row.",
                      {"application/octet-stream": {"type": "string"}})},
         ("unknown_import", "no_ids", "bad_query", *_DOWN), _IDS,
         scope=Scope.READ,
@@ -358,20 +358,20 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/limits", service.limits, "What this server accepts", "service",
-        {200: ResponseSpec("The limits, by which a message can be judged before it is sent.", schemas.Limits)},
+        {200: ResponseSpec("The limits, to check a message before it is sent.", schemas.Limits)},
         scope=Scope.READ,
     ),
     Endpoint(
-        "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Have a node hand over its shards", "service",
+        "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Make a node hand over its shards", "service",
         {
-            202: ResponseSpec("It is asked to, and does so cycle by cycle: look at the cluster.", schemas.Drained),
-            200: ResponseSpec("It is master of none.", schemas.Drained),
+            202: ResponseSpec("Requested. It does so shard by shard: see the cluster.", schemas.Drained),
+            200: ResponseSpec("It is master of no shard.", schemas.Drained),
         },
         ("unknown_node", "not_supported", "unavailable"),
         scope=Scope.OPERATE,
     ),
     Endpoint(
-        "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Let a drained node take part again", "service",
+        "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Give a drained node shards again", "service",
         {200: ResponseSpec("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
         scope=Scope.OPERATE,
     ),
@@ -386,7 +386,7 @@ ENDPOINTS = (
         scope=None,
     ),
     Endpoint(
-        "GET", "/livez", status.livez, "Whether the process works: a restart helps where it does not", "service",
+        "GET", "/livez", status.livez, "Whether the process works; if not, a restart helps", "service",
         {200: ResponseSpec("It does.", schemas.State)}, ("stuck",),
         scope=None,
     ),

@@ -1,7 +1,7 @@
-"""The data folder: who may use it, which format it has, and the secrets that belong to it.
+"""The data folder: its lock, its format, and its secrets.
 
-`duemq.json` names the format version beside the number of shards and the cluster's id. Raising `VERSION`: say in
-CHANGELOG.md how to get from the old one to the new, and keep a reader for the old or refuse it with that advice.
+`duemq.json` has the format version, the number of shards and the cluster's id. To raise `VERSION`: document the
+migration in CHANGELOG.md, and keep a reader for the old one or refuse it with that advice.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from duemq.model.topics.topic_names import OWN
 from duemq.storage.checkpoint.replica_swap import settle_all
 from duemq.storage.fsync import make_folder, write_durably
 
-# A cluster with a prefix has the second one: an older duemq would take the topics of another cluster for its own.
+# A cluster with a prefix has the second version: an older duemq would use the topics of another cluster.
 VERSION, WITH_PREFIX = 1, 2
-SNAPSHOTS = "snapshots"  # what peers copy from; nothing in it outlives the process
+SNAPSHOTS = "snapshots"  # for peers to copy; nothing in it outlives the process
 META = "duemq.json"
 SECRET = "id.key"
 LOCK = "lock"
-LOG_ID = "log.id"  # beside the log, in no backup: what is restored goes on otherwise than what was backed up
-BACKUP = "backup.json"  # what makes a folder a backup
-RESTORE = "restore.json"  # there while one is put in place
+LOG_ID = "log.id"  # not in backups, because a restored log continues differently from the original
+BACKUP = "backup.json"  # marks a folder as a backup
+RESTORE = "restore.json"  # there during a restore
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
-_UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that a making cut short can leave
+_UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that an interrupted creation can leave
 
 
 @dataclass(frozen=True, slots=True)
 class FolderInfo(ClusterIdentity):
-    """What a folder says about itself, and where it is."""
+    """The metadata of a data folder, and its path."""
 
     path: Path = field(kw_only=True)
 
@@ -63,9 +63,9 @@ class Folder:
     def open(
         path: Path, shards: int | None = None, identity: ClusterIdentity | None = None, prefix: str = OWN
     ) -> Folder:
-        """Take the folder, making it when it is new or empty: for the cluster of `identity`, or a cluster of its own
-        (with `shards` shards, 1 if None, and this prefix). What a crash left half done is brought to its end. One that
-        everybody may enter becomes its owner's alone.
+        """Take the folder, initializing it if it is new or empty: for the cluster of `identity`, or for a new cluster
+        (with `shards` shards, 1 if None, and this prefix). An initialization that a crash interrupted is finished. A
+        folder that everyone may enter is closed to others than its owner.
 
         Raises FolderRefused for a folder that another process holds, that is not duemq's, of another format or of
         another cluster.
@@ -120,7 +120,7 @@ class Folder:
 
 
 def read_info(path: Path) -> FolderInfo:
-    """Read what the folder says without taking it. Raises FolderRefused."""
+    """Read the metadata of a folder without taking it. Raises FolderRefused."""
     try:
         meta = orjson.loads((path / META).read_bytes())
         known = meta["format"] == "duemq" and isinstance(meta["version"], int)
@@ -150,8 +150,8 @@ def read_info(path: Path) -> FolderInfo:
 
 
 def log_id_of(path: Path) -> str:
-    """What tells the log at this path, which is there, from any other, also from what it was before a restore. Made
-    when it is asked for first; where it is the same, each offset has the same record. Raises DiskFull or StoreFailed.
+    """The id of the existing log at this path, which differs from all others and changes with a restore. Created at the
+    first call; with the same id, each offset has the same record. Raises DiskFull or StoreFailed.
     """
     file = path / LOG_ID
     with translate_errors(path):
@@ -163,16 +163,17 @@ def log_id_of(path: Path) -> str:
 def _refuse_backup(path: Path) -> None:
     if (path / BACKUP).exists():
         raise FolderRefused(
-            f"{path} is a backup and must stay as it is: put it in place with `duemq restore {path} --data DIR`"
+            f"{path} is a backup and must not change: restore it with `duemq restore {path} --data DIR`"
         )
     if (path / RESTORE).exists():
         raise FolderRefused(
-            f"{path} is not complete: a restore was cut short. Run `duemq restore` again, or empty the folder."
+            f"{path} is not complete: a restore was interrupted. Run `duemq restore` again, or empty the folder."
         )
 
 
 def take_lock(path: Path) -> int:
-    """Hold a folder until this descriptor is closed. Raises FolderRefused if another process does, or it cannot be."""
+    """Lock a folder until this descriptor is closed. Raises FolderRefused if another process has it, or it cannot be
+    locked."""
     try:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -197,13 +198,13 @@ def _cannot_use(path: Path, error: OSError) -> FolderRefused:
 
 
 def _close_to_others(path: Path) -> None:
-    """A group keeps a right that others lack: it was given on purpose.
+    """A right of the group that others lack is kept, because it was given on purpose.
 
-    A folder of somebody else's, such as a volume of Kubernetes, stays as it is: what is made in it is private anyway.
+    A folder of another owner, such as a Kubernetes volume, is unchanged: the files created in it are private anyway.
     """
     status = path.stat()
     if status.st_mode & 0o007 and status.st_uid == os.geteuid():
-        with suppress(OSError):  # some file systems know no modes
+        with suppress(OSError):  # some file systems have no modes
             path.chmod(0o700)
 
 
@@ -233,18 +234,18 @@ def _write_meta(path: Path, identity: ClusterIdentity) -> None:
 def _refuse_other_cluster(info: FolderInfo, identity: ClusterIdentity) -> None:
     if info.cluster != identity.cluster:
         raise FolderRefused(
-            f"data folder {info.path} belongs to cluster {info.cluster}, this node is to join cluster "
+            f"data folder {info.path} belongs to cluster {info.cluster}, this node should join cluster "
             f"{identity.cluster}: choose an empty folder with --data, or name the ZooKeeper of its own cluster"
         )
     if info.shards != identity.shards:
         raise FolderRefused(
             f"data folder {info.path} has {info.shards} shards, its cluster has {identity.shards}: "
-            "start with an empty folder, and the node copies what it needs from its peers"
+            "start with an empty folder, and the node copies its data from its peers"
         )
     if not secrets.compare_digest(info.secret, identity.secret):
         raise FolderRefused(
             f"{info.path / SECRET} is not the secret of cluster {info.cluster}: ids of one would be unknown to the "
-            "other. Start with an empty folder, and the node copies what it needs from its peers."
+            "other. Start with an empty folder, and the node copies its data from its peers."
         )
 
 
@@ -256,14 +257,14 @@ def _tidy(path: Path) -> None:
 
 
 def disk_bytes(path: Path) -> int:
-    """Bytes that all files below a folder take on the disk; files that vanish meanwhile count nothing."""
+    """Bytes that all files below a folder take on disk; files that vanish during the count are left out."""
     total = 0
     inodes: set[int] = set()  # files that a snapshot shares with its store
     for folder, _, names in os.walk(path):
         for name in names:
             try:
                 stat = os.lstat(os.path.join(folder, name))
-            except FileNotFoundError:  # RocksDB removes files while we look
+            except FileNotFoundError:  # RocksDB removes files during the count
                 continue
             if stat.st_nlink > 1:
                 if stat.st_ino in inodes:

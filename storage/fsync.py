@@ -10,7 +10,7 @@ from pathlib import Path
 _PART_BYTES = 1 << 20
 
 Report = Callable[[int], None]
-"""Is told how many bytes of a file were read so far."""
+"""Gets the bytes of a file read so far."""
 
 
 def digest(path: Path, report: Report) -> str:
@@ -25,9 +25,9 @@ def digest(path: Path, report: Report) -> str:
 
 
 def copy_durably(source: Path, into: Path, report: Report) -> str:
-    """Copy a file with its mode to where none is, and sync it; the sha256 of what was copied, in hex.
+    """Copy a file with its mode to a new path, and sync it; returns the sha256 of the copy, in hex.
 
-    After a crash there may be a part of it. Raises OSError.
+    A crash may leave a part of it. Raises OSError.
     """
     sha256, done = hashlib.sha256(), 0
     with source.open("rb") as file:
@@ -44,7 +44,7 @@ def copy_durably(source: Path, into: Path, report: Report) -> str:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Make or replace a file of the owner's alone: after a crash it is the old one or the new one. Raises OSError."""
+    """Create or replace a private file: after a crash it is the old or the new one. Raises OSError."""
     temporary = path.with_suffix(".new")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
@@ -55,9 +55,9 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder of the owner's alone, with those above it that are missing, unless it is there. Raises OSError.
+    """Create a private folder and its missing parents, unless it exists. Raises OSError.
 
-    Its name is durable afterwards also where a process made it before that had no time to sync it.
+    Afterwards its name is durable, even if an earlier process created it without syncing.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make what was created, renamed and removed in a folder durable. Raises OSError."""
+    """Make creations, renames and removals in a folder durable. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,8 +2,8 @@
 
 p key                     -> row of a message (model/messages/row.py): pending above the cursor, delivered up to it
 e key                     -> how a message ended otherwise: cancelled, dead, purged (`EndedMessage`); without its row
-                             where `d` says that this is to be read from a delay file yet
-m first key               -> current key of a message that was moved
+                             while `d` marks it as still to be read from a delay file
+m first key               -> current key of a moved message
 n name                    -> first key | fingerprint of a named message
 x window | name           -> (nothing): names by the window their message is due in, for purges
 t cursor                  -> entry number | commit time: when the cursor got here (one per cycle that moved it)
@@ -11,21 +11,21 @@ v applied offset          -> entry number | commit time: when commands below wer
 w window start            -> how many messages are pending in this 30-minute window
 l window start            -> commit time: when the last message that was due in this window ended
 z window | key            -> (nothing): cancelled and dead messages by the window in which they ended, for purges
-f window | number         -> what a delay file says of itself: its rows are in it and not in `p`
+f window | number         -> metadata of a delay file, whose rows are not in `p`
 d key                     -> nothing, or ROWLESS: in a delay file, and cancelled, moved or dead since
 c window                  -> how many of its keys are among those
 h window                  -> how many of those have ROWLESS: they were cancelled, and their `e` has no row
 g window                  -> (nothing): the files of this window are being loaded
-a offset                  -> a file that is to be imported, by the offset of its command, and what became of it
-y sha256                  -> the offset of the command that brought this content
+a offset                  -> an import, by the offset of its command, with its outcome
+y sha256                  -> the offset of the import command with this content
 i number                  -> entries of the index of messages, as a cycle or a build wrote them (storage/message_index)
 j class | bucket | number | hash | page
                           -> a page of a sorted run of that index
 k                         -> the topics that are indexed, and how far the index is built
-u offset                  -> commit time: when this file was imported, which is to be indexed yet
+u offset                  -> commit time: when this file, not indexed yet, was imported
 q topic                   -> how many messages are pending for it
 q                         -> how far these are counted (topic_counts.py)
-s                         -> position: the last ledger entry and where the next one is to be found
+s                         -> position: the last ledger entry and the place of the next one
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WHEN = Struct(">QQ")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a store has followed the ledger. `ledger_offset`: where the next entry is to be found or later."""
+    """How far a store has followed the ledger. `ledger_offset`: the lowest possible offset of the next entry."""
 
     entry: Entry = START
     ledger_offset: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ImportLimits:
-    """What one message may hold. `topics` are names or patterns (`orders.*`); none = any topic."""
+    """The limits of one message. `topics` are names or patterns (`orders.*`); none = any topic."""
 
     max_payload_bytes: int = 1 << 20
     max_headers: int = 64

@@ -1,4 +1,4 @@
-"""What the manifests of checkpoints, backups and bulk jobs have in common: a format, and a list of files."""
+"""Common parts of the manifests of checkpoints, backups and bulk jobs: a format, and a list of files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ListedFile:
 
 
 def check_files(files: Sequence[ListedFile], safe_name: re.Pattern[str]) -> None:
-    """Raises ValueError for a name that is not safe or comes twice, a negative size, or what is no checksum."""
+    """Raises ValueError for an unsafe or duplicate name, a negative size, or a malformed checksum."""
     for file in files:
         if not safe_name.fullmatch(file.name) or file.size < 0 or not _SHA256.fullmatch(file.sha256):
             raise ValueError(f"file {file.name!r}")
@@ -28,5 +28,5 @@ def check_files(files: Sequence[ListedFile], safe_name: re.Pattern[str]) -> None
 
 
 def other_format(manifest: object, actual: object, expected: int) -> str:
-    """The sentence about a manifest of a format that this version does not read."""
+    """The sentence about a manifest of a format that this version cannot read."""
     return f"{manifest} has format {actual}, this duemq reads format {expected}"

@@ -1,7 +1,7 @@
-"""Files in an S3-compatible store: which may be taken from there, and how one comes onto this machine.
+"""Files in an S3-compatible store: which ones may be imported, and how they are copied to this machine.
 
-A store is slow, and now and then it is away. So a file is copied once, and only the copy is read: what was checked is
-what is kept, whatever becomes of the object meanwhile.
+A store is slow, and sometimes unreachable. So a file is copied once, and only the copy is read: the checked file is the
+kept one, even if the object changes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 SCHEME: Final = "s3://"
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PART_BYTES: Final = 8 << 20
-_SPARE_BYTES: Final = 64 << 20  # left free on the disk that a copy comes to
+_SPARE_BYTES: Final = 64 << 20  # left free on the disk of the copy
 _CONNECT_S: Final = 5.0
-_ATTEMPTS: Final = 2  # a node comes again later
+_ATTEMPTS: Final = 2  # a node retries later
 
 
 class StoreAway(Unavailable):
-    """An object store does not answer, or refuses whoever asks: that says nothing about the file."""
+    """An object store does not answer, or refuses access: the file is not at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """How the store is reached. What is empty is for the AWS SDK to find: variables, profiles, roles."""
+    """How to reach the store. The AWS SDK finds empty values: variables, profiles, roles."""
 
     endpoint: str = ""
     region: str = ""
@@ -46,7 +46,7 @@ class ObjectStore:
 
     def connect(self, attempts: int = _ATTEMPTS) -> S3FileSystem:
         """`attempts`: of one request."""
-        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # 50 ms that files of a folder do without
+        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # costs 50 ms, which files of a folder save
 
         options: dict[str, Any] = {}
         if self.endpoint:
@@ -63,14 +63,14 @@ class ObjectStore:
 
 
 def is_object(path: str) -> bool:
-    """Whether it is the URI of an object, and no path."""
+    """Whether it is the URI of an object, not a path."""
     return path.startswith(SCHEME)
 
 
 def wrong_uri(uri: str, *, prefix: bool = False) -> str | None:
-    """What is wrong with the URI of an object, in a few words; None for a right one. `prefix`: of many of them.
+    """The fault of an object's URI, in a few words; None if it is valid. `prefix`: it is a prefix of objects.
 
-    No part is empty, `.` or `..`: stores take these as they are, and what lies between may resolve them.
+    No part may be empty, `.` or `..`: stores take these literally, and programs in between may resolve them.
     """
     bucket, slash, key = uri.removeprefix(SCHEME).partition("/")
     if not is_object(uri) or not _BUCKET.fullmatch(bucket):
@@ -84,11 +84,11 @@ def wrong_uri(uri: str, *, prefix: bool = False) -> str | None:
 
 
 def outside(uri: str, prefixes: Sequence[str]) -> str | None:
-    """Why no object may be taken from there, in a sentence; None where it may. `prefixes`: URIs it must be below."""
+    """Why the object may not be imported, in a sentence; None if it may. `prefixes`: URIs it must be below."""
     if (wrong := wrong_uri(uri)) is not None:
         return f"{_short(uri)}: {wrong}"
     if not any(uri.startswith(f"{prefix.rstrip('/')}/") for prefix in prefixes):
-        return f"{_short(uri)} is below none of the places that files may be imported from (delay_files.import_from)"
+        return f"{_short(uri)} is not below any place that files may be imported from (delay_files.import_from)"
     return None
 
 
@@ -111,10 +111,10 @@ def fetch_object(
     size: int | None = None,
     alive: Callable[[], None] = lambda: None,
 ) -> Iterator[Path]:
-    """A copy of an object at `into`, for the time of the block. `size`: how many bytes it must have.
+    """A copy of an object at `into`, for the duration of the block. `size`: its expected bytes.
 
-    `alive` is called after each part. Raises BadDelayFile for an object that is not there, has another size, or lies
-    elsewhere; StoreAway for a store that does not serve it; DiskFull where there is no room for it; the disk's OSError.
+    `alive` is called after each part. Raises BadDelayFile for an object that is missing, has another size, or is
+    elsewhere; StoreAway if the store does not serve it; DiskFull if there is no space for it; the disk's OSError.
     """
     if (reason := outside(uri, prefixes)) is not None:
         raise BadDelayFile(reason)
@@ -138,7 +138,7 @@ def _copy(uri: str, into: Path, store: ObjectStore, size: int | None, alive: Cal
     if size is not None and info.size != size:
         raise BadDelayFile(f"{name_of(uri)} has size {info.size}, its command says {size}")
     if shutil.disk_usage(into.parent).free < info.size + _SPARE_BYTES:
-        raise DiskFull(f"{name_of(uri)} has {info.size} bytes, for which the disk of this node has no room")
+        raise DiskFull(f"{name_of(uri)} has {info.size} bytes, for which the disk of this node has no space")
     alive()
     with _answering(uri):
         source = files.open_input_stream(key)
@@ -148,7 +148,7 @@ def _copy(uri: str, into: Path, store: ObjectStore, size: int | None, alive: Cal
             with _answering(uri):
                 part = source.read(min(_PART_BYTES, rest_bytes))
             if not part:
-                raise StoreAway(f"{name_of(uri)} was cut short by the store")
+                raise StoreAway(f"{name_of(uri)} was truncated by the store")
             copy.write(part)
             rest_bytes -= len(part)
             alive()
@@ -158,13 +158,13 @@ def _copy(uri: str, into: Path, store: ObjectStore, size: int | None, alive: Cal
 
 @contextmanager
 def _answering(uri: str) -> Iterator[None]:
-    """Raise StoreAway for whatever a store's client raises: nothing of that is about the file."""
+    """Raise StoreAway for all errors of a store's client: none of them is about the file."""
     try:
         yield
     except FileNotFoundError as error:
         raise BadDelayFile(f"{name_of(uri)} cannot be read: no such object", missing=True) from error
     except Exception as error:
-        raise StoreAway(f"{_short(uri)} cannot be had of its store: {error}") from error
+        raise StoreAway(f"{_short(uri)} cannot be read from its store: {error}") from error
 
 
 def _short(uri: str) -> str:

@@ -1,6 +1,6 @@
-"""RocksDB as a shard's store opens it, and the traps of rocksdict that readers of this folder must know.
+"""Opens RocksDB for a shard's store. Traps of rocksdict that readers of this folder must know:
 
-* `items()` ends silently at a corrupt block; a caller that must know counts what it got and calls `check`.
+* `items()` ends silently at a corrupt block; a caller that must know counts its rows and calls `check`.
 * `ReadOptions.set_iterate_lower_bound` of rocksdict 0.3.29 sets the upper bound; it is not used here.
 * `write()` holds the GIL, `flush()` and `compact_range()` release it: these run in a thread.
 """
@@ -22,7 +22,7 @@ from rocksdict import (
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.fsync import make_folder
 
-_ZLIB_WINDOW, _ZSTD_LEVEL = -14, 1  # RocksDB wants both; zstd uses the level
+_ZLIB_WINDOW, _ZSTD_LEVEL = -14, 1  # RocksDB needs both; zstd uses the level
 
 
 class Memory:
@@ -31,7 +31,7 @@ class Memory:
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         self.cache = Cache(cache_bytes)
         self.write_buffer_bytes = write_buffer_bytes
-        # Stalling writers would stop the event loop; that the buffers are flushed at this sum is bound enough.
+        # Stalling writers would stop the event loop; flushing the buffers at this sum bounds them well enough.
         self.buffers = WriteBufferManager(write_buffer_bytes, False)
 
 
@@ -41,8 +41,8 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     table.set_block_cache(memory.cache)
     table.set_cache_index_and_filter_blocks(True)
     options = _options(table)
-    # Messages wait here for weeks: 91 bytes for one with 180 of JSON, 127 with lz4, for the same time of the processor
-    # as far as can be measured (writing is Python's). A sorted file that is loaded is delivered soon: lz4 is quicker.
+    # Messages wait here for weeks: zstd stores 180 bytes of JSON in 91 bytes, lz4 in 127, with no measurable difference
+    # in CPU time (Python dominates writes). The messages of a loaded sorted file are delivered soon: lz4 is faster.
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(_ZLIB_WINDOW, _ZSTD_LEVEL, 0, 0)
     options.create_if_missing(True)
@@ -55,18 +55,18 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_paranoid_checks(True)
     with translate_errors(path):
-        make_folder(path)  # RocksDB would make it, too, but never sync its name
+        make_folder(path)  # RocksDB would create it, too, but never sync its name
         return Rdict(str(path), options)
 
 
 def sorted_file_options() -> Options:
-    """Options of a sorted file that such a database is to take in."""
+    """Options of a sorted file for such a database to ingest."""
     return _options(_table())
 
 
 def _table() -> BlockBasedOptions:
     table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)  # most look-ups of `moved` and `ended` rows find nothing
+    table.set_bloom_filter(10, False)  # most lookups of `moved` and `ended` rows find nothing
     table.set_block_size(16 * 1024)
     table.set_format_version(5)
     return table

@@ -9,7 +9,7 @@ from duemq.model.errors import BadConfig
 
 def expiry_of(path: str | Path) -> float:
     """The moment (epoch s) at which the first of the certificates in a file expires. Raises BadConfig."""
-    from cryptography import x509  # 30 ms that servers without TLS do without
+    from cryptography import x509  # costs 30 ms, which servers without TLS save
 
     try:
         certificates = x509.load_pem_x509_certificates(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""Contexts of `ssl` whose files are read again when they change: certbot and cert-manager replace them while we run."""
+"""`ssl` contexts that reload their files when they change: certbot and cert-manager replace them while we run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 
 ClientAuth = Literal["none", "optional", "required"]
 
-_LOOK_S = 1.0  # connections may come by the thousand; three calls of `stat` per second are nothing
+_LOOK_S = 1.0  # there may be thousands of connections; three `stat` calls per second cost nothing
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 class FileContext(ssl.SSLContext):
-    """A context that stands for the newest good one of its files. Threads may share it.
+    """A context that uses the newest valid version of its files. Threads may share it.
 
-    Connections keep the one that they began with. A new file that cannot be used is logged, and the old one stays.
-    `current` is the context in use. Raises BadConfig where there is no good one to begin with.
+    Existing connections keep their context. An unusable new file is logged, and the old one stays in use. `current` is
+    the context in use. Raises BadConfig if the first files are unusable.
     """
 
     current: ssl.SSLContext
@@ -38,7 +38,7 @@ class FileContext(ssl.SSLContext):
         self.current = make()
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Read the files, if they have changed or `force`; whether they are in use now. Never raises."""
+        """Read the files if they have changed, or if `force`; return whether they are now in use. Never raises."""
         state = self._files.state()
         if state == self._state and not force:
             self._complaint = ""
@@ -48,7 +48,7 @@ class FileContext(ssl.SSLContext):
         except BadConfig as error:
             if str(error) != self._complaint or force:
                 log.error(
-                    "TLS goes on with what it has, the new files cannot be used: %s", error, extra={"action": "tls"}
+                    "TLS keeps its current files, the new ones cannot be used: %s", error, extra={"action": "tls"}
                 )
             self._complaint = str(error)
             return False
@@ -73,12 +73,12 @@ class FileContext(ssl.SSLContext):
 
 
 def server_context(files: TlsFiles, client_auth: ClientAuth = "none") -> FileContext:
-    """Of a server with a certificate. `files.ca`: who signs the certificates of clients. Raises BadConfig."""
+    """For a server with a certificate. `files.ca`: the authority of clients' certificates. Raises BadConfig."""
     return FileContext(files, lambda: _server(files, client_auth))
 
 
 def client_context(files: TlsFiles) -> FileContext:
-    """Of a client, which compares the server's name with its certificate. `files.ca` empty: the system's authorities.
+    """For a client, which checks the server's name against its certificate. `files.ca` empty: the system's authorities.
 
     Raises BadConfig.
     """
@@ -86,7 +86,7 @@ def client_context(files: TlsFiles) -> FileContext:
 
 
 def node_context(files: TlsFiles, client_auth: ClientAuth, host: str) -> FileContext:
-    """Of a node, which others know as `host`: they have to accept its certificate, and it theirs. Raises BadConfig."""
+    """For a node with the address `host`: nodes must accept each other's certificates. Raises BadConfig."""
 
     def make() -> ssl.SSLContext:
         context = _server(files, client_auth)
@@ -117,7 +117,7 @@ def _client(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _check_chain(server: ssl.SSLContext, client: ssl.SSLContext, files: TlsFiles, host: str) -> None:
-    """Shake hands with ourselves, as others will. Raises BadConfig; an expired certificate is a warning."""
+    """Do a handshake with ourselves, as others will. Raises BadConfig; an expired certificate is a warning."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         client.wrap_bio(to_client, to_server, server_hostname=host),

@@ -1,4 +1,4 @@
-"""The PEM files of one end of TLS, by the settings that name them, and what is wrong with them."""
+"""The PEM files of one end of TLS, and errors that name their settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files, empty = none. `ca`: whom to trust; `cert`, `key`: what this end shows of itself.
+    """Paths of PEM files, empty = none. `ca`: the authorities to trust; `cert`, `key`: this end's own.
 
     `ca_setting`, `cert_setting`, `key_setting`: how errors name them.
     """
@@ -36,11 +36,11 @@ class TlsFiles:
         return ((setting, path) for setting, path in zip(settings, (self.ca, self.cert, self.key), strict=True) if path)
 
     def state(self) -> tuple[object, ...]:
-        """Another value once a file was replaced or written, through links as well."""
+        """Changes when a file is replaced or written, also through links."""
         return tuple(_state_of(path) for _, path in self.named())
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Raises BadConfig, which names the setting, the file and what is wrong with it."""
+        """Raises BadConfig, which names the setting, the file and the problem."""
         if bool(self.cert) != bool(self.key):
             raise BadConfig(f"{self.cert_setting} and {self.key_setting} belong together: set both or none")
         for setting, path in self.named():
@@ -58,7 +58,7 @@ class TlsFiles:
 
     def _load_own(self, context: ssl.SSLContext) -> None:
         try:
-            # Without a password OpenSSL would ask for that of an encrypted key at the terminal.
+            # Without a password, OpenSSL would prompt for the password of an encrypted key at the terminal.
             context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ValueError) as error:
             if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":

@@ -1,8 +1,8 @@
-"""The bounds of a server: how many requests are under way, and how many bytes they hold.
+"""The bounds of a server: how many requests are in flight, and how many bytes they hold.
 
-What is over a bound is refused at once with 503, before any of it is read: nothing waits in memory for better times.
-But a body that does not come has no place to keep: the oldest one gives way to a new request. Callers without a grant,
-strangers, share a small pool, and have fewer places per address (docs/adr/0067).
+A request over a bound is refused at once with 503, before any of it is read; nothing queues in memory. A body that does
+not arrive does not keep its place: the oldest one is dropped for a new request. Strangers, callers without a grant,
+share a small pool and have fewer places per address (docs/adr/0067).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from duemq.model.errors import Unavailable
 from duemq.web.problem import unavailable_response
 from duemq.web.request_id import RequestIds
 
-_SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
-# Who watches a server sees it also while it is full.
+_SHARE: Final = "duemq.share"  # key of a request's share in its scope
+# Monitoring must see a server even while it is full.
 _WATCHED: Final = frozenset(("/livez", "/healthz", "/readyz", "/metrics"))
 _SMALL_BYTES: Final = 256 << 10  # the largest body that may use the reserve
 _RESERVE: Final = 4  # a quarter of all bytes is for small bodies: large bodies and unread pages cannot use it up
-_BRIEF_S: Final = 1.0  # a body that has been under way for less than this keeps its place
+_BRIEF_S: Final = 1.0  # a younger body keeps its place
 
 STRANGERS: Final = 64
-"""Requests without a grant that may be under way at a time."""
+"""The most requests without a grant in flight."""
 STRANGERS_OF_ADDRESS: Final = 16
 """The same from one address."""
 STRANGERS_BYTES: Final = 1 << 20
@@ -35,26 +35,26 @@ STRANGER_BODY_S: Final = 5.0
 
 
 class Admission:
-    """`max_requests`: under way at a time. `max_bytes`: their bodies, and the records read for their answers.
+    """`max_requests`: in flight. `max_bytes`: their bodies, and the records read for their answers.
 
-    `on_stranger_refused` is called for each stranger that finds no place, `on_body_ended` for each body that did not
-    come in time, or gave way.
+    `on_stranger_refused` is called for each stranger without a place, `on_body_ended` for each body that was late or
+    was dropped.
     """
 
     def __init__(self, max_requests: int = 4096, max_bytes: int = 64 << 20) -> None:
         self._max_requests, self._max_bytes = max_requests, max_bytes
         self.requests = self.bytes = 0
         self.strangers = Strangers()
-        self._bodies: dict[Share, None] = {}  # whose bodies have not come to their end, the oldest first
+        self._bodies: dict[Share, None] = {}  # with incomplete bodies, oldest first
         self.on_stranger_refused: Callable[[], None] = lambda: None
         self.on_body_ended: Callable[[], None] = lambda: None
 
     def enter(self, scope: Scope) -> Share:
-        """The share of a request, which has to be closed. Raises Unavailable."""
+        """The share of a request, which the caller must close. Raises Unavailable."""
         if scope["path"] in _WATCHED:
             return _put(scope, Share(self, 0))
         if self.requests >= self._max_requests and not self.make_room():
-            raise Unavailable(f"{self.requests} requests are under way here, as many as http.max_requests allows")
+            raise Unavailable(f"{self.requests} requests are in flight here, the limit of http.max_requests")
         self.requests += 1
         return _put(scope, Share(self))
 
@@ -64,18 +64,18 @@ class Admission:
 
     @property
     def spare(self) -> int:
-        """What is left without the reserve."""
+        """Bytes left, without the reserve."""
         return self.left - self._max_bytes // _RESERVE
 
     def room(self, own: int, *, small: bool = False) -> int:
-        """How many bytes a request may still take that has `own`. Alone, it may take what its own limits allow."""
+        """How many more bytes a request that has `own` may take. A request alone may take what its own limits allow."""
         if self.bytes <= own:
             return 1 << 62
         return self.left if small else self.spare
 
     def make_room(self, size: int = 0, address: str = "", *, strangers: bool = False) -> bool:
-        """Have the oldest bodies that do not come give way to one request, or to `size` bytes; those of `strangers`
-        alone, and of their `address`. False, and nothing is done, if that is not enough."""
+        """Drop the oldest incomplete bodies for one request, or for `size` bytes; only those of `strangers`, or of
+        their `address`, if given. False, without dropping any, if that is not enough."""
         freed, ended = 0, list[Share]()
         for share in self._oldest_bodies():
             if strangers and (share.address is None or (address and share.address != address)):
@@ -105,7 +105,7 @@ class Admission:
 
 
 class Strangers:
-    """What callers without a grant take up together."""
+    """What callers without a grant use in total."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -122,7 +122,7 @@ class Strangers:
 
 
 class Share:
-    """What one request takes up of an `Admission`. `requests`: 1, or 0 for one that is not counted."""
+    """What one request uses of an `Admission`. `requests`: 1, or 0 for a request that is not counted."""
 
     __slots__ = ("_admission", "_body", "_requests", "address", "body_since", "bytes")
 
@@ -134,7 +134,7 @@ class Share:
         self._body: asyncio.Timeout | None = None
 
     def count_as_stranger(self, address: str) -> None:
-        """From now on it is one of a caller without a grant. Raises Unavailable."""
+        """Count it from now on as a request without a grant. Raises Unavailable."""
         admission, strangers = self._admission, self._admission.strangers
         if not self._requests:
             return
@@ -145,7 +145,7 @@ class Share:
             if count >= most and not admission.make_room(0, of, strangers=True):
                 admission.on_stranger_refused()
                 where = f"from {of} " if of else ""
-                raise Unavailable(f"{count} requests without a key are under way {where}here, as many as may be")
+                raise Unavailable(f"{count} requests without a key are in flight {where}here, the limit")
         strangers.by_address[address] += 1
         self.address = address
 
@@ -154,15 +154,15 @@ class Share:
         self.take(size, small=size <= _SMALL_BYTES)
 
     def take(self, size: int, *, small: bool = False) -> None:
-        """Raises Unavailable where so many bytes are too many, with those of all other requests."""
+        """Raises Unavailable if this exceeds the bytes that all requests may hold."""
         admission = self._admission
         if self.address is not None and admission.strangers.bytes + size > STRANGERS_BYTES:
             admission.on_stranger_refused()
-            raise Unavailable("requests without a key have too many bytes under way here")
+            raise Unavailable("requests without a key have too many bytes in flight here")
         room = admission.room(self.bytes, small=small)
         if size > room and not admission.make_room(size - room):
             raise Unavailable(
-                f"requests with {admission.bytes} bytes are under way here, and http.max_inflight_bytes has no room "
+                f"requests with {admission.bytes} bytes are in flight here, and http.max_inflight_bytes has no room "
                 f"for {size} more"
             )
         self.bytes += size
@@ -177,20 +177,20 @@ class Share:
             self._admission.strangers.bytes -= size
 
     def begin_body(self) -> asyncio.Timeout:
-        """The body is read within this: a TimeoutError says that it took too long, or had to give way."""
+        """Read the body within this: a TimeoutError means that it took too long, or was dropped."""
         self._body = asyncio.timeout(None if self.address is None else STRANGER_BODY_S)
         self.body_since = asyncio.get_running_loop().time()
         self._admission.note_body(self, open_=True)
         return self._body
 
     def end_body(self) -> None:
-        """Have the body give way, if it has not come to its end."""
+        """Drop the body, if it is incomplete."""
         self._admission.note_body(self, open_=False)
         if self._body is not None:
             self._body.reschedule(self.body_since)
 
     def lose_body(self) -> None:
-        """Count a body that did not come in time, or gave way."""
+        """Count a body that was late or was dropped."""
         self._admission.on_body_ended()
 
     def finish_body(self) -> None:

@@ -14,11 +14,11 @@ from duemq.model.timing import shown
 from duemq.web.admission import Share, share_of
 
 SMALL_BODY_BYTES = 64 << 10
-_HEADERS: Final = "duemq.headers"  # where the headers by name are, in the scope of a request
+_HEADERS: Final = "duemq.headers"  # key of the headers by name in the scope of a request
 
 
 def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
-    """The headers by (lower-case) name; of several with one name the first."""
+    """The headers by (lower-case) name; the first if a name repeats."""
     headers: Mapping[bytes, bytes] | None = scope.get(_HEADERS)
     if headers is None:
         headers = scope[_HEADERS] = dict(reversed(scope["headers"]))
@@ -26,13 +26,13 @@ def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
 
 
 def header(request: Request, name: bytes) -> str | None:
-    """The first header of this (lower-case) name. Quicker than `request.headers`, which decodes them all."""
+    """The first header of this (lower-case) name. Faster than `request.headers`, which decodes all headers."""
     value = headers_of(request.scope).get(name)
     return None if value is None else value.decode("latin-1")
 
 
 def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:
-    """Raises Rejected `unknown_field`, which names the first field that is not known, and those that are."""
+    """Raises Rejected `unknown_field`, which names the first unknown field, and the known ones."""
     for name in body:
         if name not in fields:
             listed = f"known {'is' if len(fields) == 1 else 'are'} {', '.join(fields)}"
@@ -40,10 +40,10 @@ def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:
 
 
 async def read_body(request: Request, limit: int, code: str = "payload_too_large") -> bytes | bytearray:
-    """The whole body. One of more than `limit` bytes is refused with `code` as early as that is known.
+    """The whole body. A body of more than `limit` bytes is refused with `code` as early as possible.
 
-    Raises Unavailable before it reads a body for which there is no room beside those of other requests. The server
-    below reads the rest of a refused body and throws it away, so that the client gets to the answer.
+    Raises Unavailable before reading a body if the bodies of other requests leave no room for it. The server below
+    reads and discards the rest of a refused body, so that the client reaches the answer.
     """
     length = header(request, b"content-length")
     taken_bytes = int(length) if length is not None and length.isdecimal() else 0
@@ -62,14 +62,14 @@ async def _receive_body(request: Request, limit: int, code: str, taken_bytes: in
     message = await receive()
     body: bytes | bytearray = message.get("body", b"")
     if message.get("more_body"):
-        body = bytearray(body)  # to join the parts of 32 MiB in the end would take 25 ms
+        body = bytearray(body)  # joining the parts of 32 MiB at the end would take 25 ms
         while message.get("more_body"):
             message = await receive()
             body += message.get("body", b"")
             size = len(body)
             if size > limit:
                 raise _too_large(limit, code)
-            if size > taken_bytes:  # sent in chunks, without a word of how many there will be
+            if size > taken_bytes:  # chunked, of unknown size
                 share_of(request).take(size - taken_bytes)
                 taken_bytes = size
     if message["type"] == "http.disconnect":
@@ -81,13 +81,13 @@ async def _receive_body(request: Request, limit: int, code: str, taken_bytes: in
 
 @asynccontextmanager
 async def body_under_way(share: Share) -> AsyncIterator[None]:
-    """While a body is read. Raises Unavailable if it takes too long, or has to give way to other requests."""
+    """Bounds the reading of a body. Raises Unavailable if it takes too long, or is dropped for other requests."""
     try:
         async with share.begin_body():
             yield
     except TimeoutError as error:
         share.lose_body()
-        raise Unavailable("the body did not come to its end in time, and gave way to other requests") from error
+        raise Unavailable("the body did not arrive in time, and was dropped for other requests") from error
     finally:
         share.finish_body()
 

@@ -1,4 +1,4 @@
-"""Sockets and stores share one budget of open files: the stores get theirs first."""
+"""Divides the limit of open files between sockets and stores; the stores come first."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from contextlib import suppress
 
 log = logging.getLogger(__name__)
 
-_RESERVE = 600  # two RocksDB with 256 each, delay files, brokers, and what the process itself has open
-_HIGHEST = 1 << 20  # where there is no hard limit, and a kernel refuses "infinity"
+_RESERVE = 600  # two RocksDB with 256 each, delay files, brokers, and the process's own files
+_HIGHEST = 1 << 20  # used if there is no hard limit and the kernel refuses "infinity"
 
 
 def raise_limit() -> int:
-    """Raise this process's limit of open files as far as it may, and return what it is then."""
+    """Raise this process's limit of open files as far as allowed, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = _HIGHEST if hard == resource.RLIM_INFINITY else min(hard, _HIGHEST)
     if soft != resource.RLIM_INFINITY and soft < target:
-        with suppress(ValueError, OSError):  # macOS has a limit of its own
+        with suppress(ValueError, OSError):  # macOS has another limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
             soft = target
     return _HIGHEST if soft == resource.RLIM_INFINITY else soft
 
 
 def connections_within(files: int, requested: int) -> int:
-    """How many connections there may be where a process can have so many open files: at least a quarter of them."""
+    """The connections allowed for a process with this limit of open files: at least a quarter of it."""
     most = max(files - _RESERVE, files // 4, 1)
     if most >= requested:
         return requested

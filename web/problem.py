@@ -23,10 +23,10 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "missing_topic": ProblemType(400, "The message names no topic"),
     "bad_topic": ProblemType(400, "Not the name of a topic"),
     "bad_field": ProblemType(400, "A field has a wrong value"),
-    "unknown_field": ProblemType(400, "A field that does not exist here"),
+    "unknown_field": ProblemType(400, "Unknown field"),
     "bad_header": ProblemType(400, "A header has a wrong name or value"),
-    "bad_json": ProblemType(400, "The body is not the JSON that is expected"),
-    "unexpected_body": ProblemType(400, "A body where none is read"),
+    "bad_json": ProblemType(400, "The body is not the expected JSON"),
+    "unexpected_body": ProblemType(400, "A body is not expected here"),
     "bad_query": ProblemType(400, "A query parameter has a wrong name or value"),
     "bad_cursor": ProblemType(400, "Not a cursor of this list or topic"),
     "not_indexed": ProblemType(409, "Messages of this topic are not indexed"),
@@ -49,29 +49,29 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "unknown_key": ProblemType(404, "No such API key"),
     "unknown_node": ProblemType(404, "No such node"),
     "not_found": ProblemType(404, "No such path"),
-    "method_not_allowed": ProblemType(405, "The path does not know this method"),
+    "method_not_allowed": ProblemType(405, "Method not allowed on this path"),
     "already_delivered": ProblemType(409, "Too late: already delivered"),
     "already_cancelled": ProblemType(409, "Too late: already cancelled"),
     "unknown_import": ProblemType(404, "No such import"),
-    "no_ids": ProblemType(409, "The file is not imported, or not kept any more"),
+    "no_ids": ProblemType(409, "The file is not imported, or no longer kept"),
     "already_dead": ProblemType(409, "Too late: in the dead letters"),
-    "redrives_exhausted": ProblemType(409, "Redriven as often as it may be"),
+    "redrives_exhausted": ProblemType(409, "No redrives left"),
     "already_purged": ProblemType(409, "Too late: purged from the dead letters"),
     "unknown_job": ProblemType(404, "No such job"),
     "job_ended": ProblemType(409, "The job has ended"),
     "too_many_jobs": ProblemType(409, "Too many jobs at a time"),
     "unknown_destination": ProblemType(404, "No such destination"),
-    "destination_exists": ProblemType(409, "There is a destination of this name"),
+    "destination_exists": ProblemType(409, "A destination of this name exists"),
     "too_many_destinations": ProblemType(409, "Too many destinations"),
-    "conflict": ProblemType(409, "Somebody else changed it at the same time"),
+    "conflict": ProblemType(409, "Changed by another caller at the same time"),
     "consumer_in_use": ProblemType(409, "Another process uses this consumer's name"),
-    "too_many_consumers": ProblemType(409, "This caller has as many names of consumers as it may"),
+    "too_many_consumers": ProblemType(409, "The caller has too many consumer names"),
     "needs_admin": ProblemType(409, "The first API key is an admin's"),
-    "unconfirmed": ProblemType(409, "To be confirmed"),
+    "unconfirmed": ProblemType(409, "Needs confirmation"),
     "name_conflict": ProblemType(409, "The name belongs to another message"),
     "not_supported": ProblemType(409, "Not possible on this server"),
     "name_taken": ProblemType(412, "The name is taken"),
-    "unsupported_media_type": ProblemType(415, "The body is of a type that is not read here"),
+    "unsupported_media_type": ProblemType(415, "Unsupported type of body"),
     "payload_too_large": ProblemType(413, "The payload is too large"),
     "batch_too_large": ProblemType(413, "The batch is too large"),
     "foreign_host": ProblemType(421, "Not a name of this server"),
@@ -80,12 +80,12 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "rate_limited": ProblemType(429, "Too many requests"),
     "head_too_large": ProblemType(431, "The head is too large"),
     "internal": ProblemType(500, "A fault in the server"),
-    "unavailable": ProblemType(503, "Not available just now"),
-    "stuck": ProblemType(503, "A shard does not go on"),
+    "unavailable": ProblemType(503, "Temporarily unavailable"),
+    "stuck": ProblemType(503, "A shard is stuck"),
     "closing": ProblemType(503, "The server is about to stop"),
     "disk_full": ProblemType(503, "The disk is full"),
     "clock_out_of_bounds": ProblemType(503, "The server's clock is wrong"),
-    "outcome_unknown": ProblemType(504, "Whether it was done is not known"),
+    "outcome_unknown": ProblemType(504, "Unknown whether it was done"),
 }
 
 
@@ -107,13 +107,13 @@ def problem_response(document: Mapping[str, Any], headers: Mapping[str, str] | N
 
 
 def unavailable_response(error: Unavailable) -> Response:
-    if isinstance(error, OutcomeUnknown):  # what may have been carried out is not just to be sent again
+    if isinstance(error, OutcomeUnknown):  # it may have been carried out, so clients must not simply retry
         return problem_response(problem(error.code, error.detail))
     return problem_response(problem(error.code, error.detail), {"Retry-After": str(error.retry_after_s)})
 
 
 def malformed_answer(code: str, detail: str, request_id: bytes) -> tuple[int, bytes]:
-    """Status, and all of an answer behind its status line, to what is no request: no application ever sees it."""
+    """Status, and the answer after its status line, for a malformed request, which no application ever sees."""
     document = problem(code, detail)
     body = orjson.dumps(document)
     head = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nconnection: close\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Whether browsers reach this server by HTTPS: TLS may end at a proxy in front of it."""
+"""Whether browsers reach this server by HTTPS. TLS may end at a proxy in front of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duemq.web.body import headers_of
 
 
 class PublicScheme:
-    """`url`: where browsers reach this server; empty: not known. `proxies`: those whose `X-Forwarded-Proto` counts."""
+    """`url`: where browsers reach this server; empty: unknown. `proxies`: whose `X-Forwarded-Proto` is trusted."""
 
     def __init__(self, url: str, proxies: Sequence[IPv4Network | IPv6Network]) -> None:
         self._by_url = "https" if url.startswith("https://") else ""

@@ -15,7 +15,7 @@ Document = TypeVar("Document")
 
 
 async def in_slices(items: Sequence[One], render: Callable[[One], Document]) -> list[Document]:
-    """Each item rendered. Others have their turn in between: thousands take longer than anybody should wait."""
+    """Each item rendered. Other tasks run in between, because thousands of items take long."""
     documents: list[Document] = []
     for start in range(0, len(items), _TOGETHER):
         if start:

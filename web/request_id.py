@@ -1,4 +1,4 @@
-"""Names for requests: unique in this process by a counter, and among processes by a random start."""
+"""Ids for requests: a counter makes them unique in this process, a random start among processes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from secrets import token_hex
 
 
 class RequestIds:
-    """Call it for the next id (ASCII bytes, as it stands in `X-Request-ID`). A client's own id is never taken over:
-    two requests must not share one."""
+    """Call it for the next id (ASCII bytes, as in `X-Request-ID`). A client's own id is never used, because two
+    requests must not share an id."""
 
     def __init__(self) -> None:
         self._prefix = token_hex(6).encode()

@@ -1,7 +1,7 @@
-"""Keeps pages of others out: what a browser sends here because such a page made it, and names that are not ours.
+"""Refuses requests that pages of other sites make a browser send, and foreign host names.
 
-A browser says who made it send a request (`Sec-Fetch-Site`, `Origin`); other clients send neither. Where no API key
-protects the server, a foreign name in `Host` gives away a page whose own name was made to point here (DNS rebinding).
+A browser names the origin of a request (`Sec-Fetch-Site`, `Origin`); other clients send neither. If no API key protects
+the server, a foreign name in `Host` reveals a page that made its own name resolve to this server (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from duemq.model.timing import shown
 from duemq.web.body import headers_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
-_PROBES = frozenset(("/livez", "/healthz", "/readyz"))  # a balancer asks by any name, and learns nothing
+_PROBES = frozenset(("/livez", "/healthz", "/readyz"))  # a balancer may use any name, and the answers reveal nothing
 _OWN_PAGES = frozenset((None, b"same-origin", b"none"))  # `none`: typed or bookmarked by the user
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]*)(?::[0-9]*)?")
-# The public DNS has no names with these ends (RFC 6761, RFC 6762, and ICANN's resolution on .internal).
+# The public DNS has no names with these suffixes (RFC 6761, RFC 6762, and ICANN's resolution on .internal).
 _PRIVATE = (".localhost", ".local", ".internal", ".svc")
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9_-]+(?:, ?[A-Za-z0-9_-]+)*")
-_KEPT = {"Access-Control-Max-Age": "600"}  # for how long (s) a browser need not ask again
+_KEPT = {"Access-Control-Max-Age": "600"}  # how long (s) a browser may cache the answer
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 
 class SameOrigin:
-    """`hosts`: further names of this server, `*.example.com` for all below one. `origins`: pages that may send.
+    """`hosts`: further names of this server, `*.example.com` for a whole domain. `origins`: pages that may send.
 
-    `any_host`: whether `Host` may say anything now, for every caller is asked for a key.
+    `any_host`: whether any `Host` is accepted now, because every request needs a key.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SameOrigin:
             )
 
     def preflight(self, scope: Scope) -> Response | None:
-        """The answer to a browser that asks whether a page of `origins` may send a request (CORS); None for others."""
+        """The answer to a CORS preflight request of a page of `origins`; None for other requests."""
         if scope["method"] != "OPTIONS" or not self.shares_with(scope):
             return None
         headers = headers_of(scope)
@@ -83,8 +83,8 @@ class SameOrigin:
         return Response(status_code=204, headers={"Access-Control-Allow-Methods": _METHODS, **_KEPT} | allowed)
 
     def shares_with(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """Headers by which a page of `origins` may read the answer to its request; none for other pages. Cookies are
-        not shared: such a page presents a key."""
+        """CORS headers that let a page of `origins` read its answer; none for other pages. Cookies are not shared: such
+        a page presents a key."""
         if not self._origins or (origin := headers_of(scope).get(b"origin")) not in self._origins:
             return []
         return [
@@ -98,7 +98,7 @@ class SameOrigin:
         if match is None:
             return False
         name = match[1].removesuffix(".")
-        if "." not in name and not name.startswith("["):  # such names are not public: those of containers, localhost
+        if "." not in name and not name.startswith("["):  # such names are not public: containers, localhost
             return True
         if name in self._names or name.endswith(self._below):
             return True
@@ -110,7 +110,7 @@ class SameOrigin:
 
 
 def _is_same(origin: bytes, host: bytes) -> bool:
-    """Whether the page came from this very host and port. TLS may end before us, so either scheme will do."""
+    """Whether the page came from this host and port. TLS may end before us, so either scheme is accepted."""
     scheme, _, authority = origin.lower().partition(b"://")
     default = _DEFAULT_PORTS.get(scheme)
     return default is not None and authority == host.lower().removesuffix(default)

@@ -1,4 +1,4 @@
-"""An HTTP server and the work behind it, as one process: ready together, stopped in order."""
+"""An HTTP server and its background work as one process: ready together, stopped in order."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNSENT_BYTES = 64 << 10  # what the kernel takes for a client before earlier bytes are on their way
+_UNSENT_BYTES = 64 << 10  # what the kernel buffers for a client before sending
 
 Companion = Callable[[str, asyncio.Event], Awaitable[None]]  # gets the server's URL and the stop event
 
 
 def listen_on(address: str, *, shared: bool = False) -> socket.socket:
-    """A socket bound to HOST:PORT. `shared`: other processes bind it as well, and the kernel spreads connections."""
+    """A socket bound to HOST:PORT. `shared`: other processes bind it, too, and the kernel spreads connections."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -52,14 +52,14 @@ def listen_on(address: str, *, shared: bool = False) -> socket.socket:
 
 
 def url_of(listener: socket.socket, host: str = "", *, secure: bool = False) -> str:
-    """How others reach it; `host` where that is not the one it is bound to. `secure`: by TLS."""
+    """The server's URL; `host` if it differs from the bound address. `secure`: by TLS."""
     bound, port = listener.getsockname()[:2]
     host = host or bound
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Stop(asyncio.Event):
-    """Set when the server has to close. Where it `drains`, who asks for it is heard at once, and it is set later."""
+    """Set when the server must close. A server that `drains` notes the request at once, and the event is set later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Stop(asyncio.Event):
         self.drains = False
 
     def ask(self) -> None:
-        """The second time there is no more waiting."""
+        """Request the stop. The second request stops without draining."""
         if self.request.is_set() or not self.drains:
             self.set()
         self.request.set()
@@ -78,7 +78,7 @@ class Stop(asyncio.Event):
 
 
 def stop_on_signals() -> Stop:
-    """SIGTERM asks for the stop, SIGINT sets it: who presses Ctrl-C waits for it."""
+    """SIGTERM requests the stop; SIGINT stops without draining, because a person waits after Ctrl-C."""
     stop, loop = Stop(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.ask)
     loop.add_signal_handler(signal.SIGINT, stop.set)
@@ -98,10 +98,10 @@ async def serve_http(
     tls: ServerTls | None = None,
     console: str = "",
 ) -> None:
-    """Serve until `stop`. `work` runs until the event it gets is set; `ready` returns once it can be used.
+    """Serve until `stop`. `work` runs until its event is set; `ready` returns once it can be used.
 
-    Once it is asked to stop, it is not ready any more but serves for `limits.drain_s`, so that a balancer stops sending
-    first. Then the server closes, then the work: every request finds what it needs.
+    After a stop request, the server is no longer ready but serves for `limits.drain_s`, so that a balancer stops
+    sending first. The server closes before the work, so no request loses what it needs.
     `console`: its path, if there is one.
     """
     limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
@@ -159,14 +159,14 @@ async def serve_http(
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the service's: they set its stop event."""
+        """Leave signals to the service, whose stop event they set."""
         yield
 
 
 def tune_interpreter() -> None:
     """Avoid pauses: batches of thousands of short-lived objects would start a full collection every few cycles, and
     each takes 80 ms of a process that has everything imported."""
-    # A thread that comes back from a disk sync waits this long at most for the interpreter (default 5 ms).
+    # A thread that returns from a disk sync waits at most this long for the interpreter (default 5 ms).
     sys.setswitchinterval(0.0005)
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
 """Endpoints that a proxy and a node share: cluster, liveness, readiness and metrics.
 
-Liveness and readiness need no key: they say shard numbers, states, duemq's own topics and reasons of
-`model/readiness.py`, no more.
+Liveness and readiness need no key: they show only shard numbers, states, duemq's own topics and reasons of
+`model/readiness.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duemq.web.reply import JsonResponse
 
 
 class StatusReport(Protocol):
-    """What a process can say of itself: a gateway has it, and so has the backend of a node."""
+    """The status of a process: of a gateway or of the backend of a node."""
 
     def cluster(self) -> dict[str, Any]: ...
     def readiness(self) -> Readiness: ...
@@ -36,7 +36,7 @@ class StatusReport(Protocol):
 
 
 class StatusSource(Protocol):
-    """Where the status endpoints of a process read: its report and its metrics."""
+    """The source of the status endpoints of a process: its report and its metrics."""
 
     @property
     def gateway(self) -> StatusReport: ...
@@ -63,7 +63,7 @@ async def healthz(service: StatusSource, request: Request) -> Response:
 
 async def readyz(service: StatusSource, request: Request) -> Response:
     if DRAINING in request.scope:
-        detail = "the server was asked to stop: send what is new to another one"
+        detail = "the server is stopping: send new requests to another one"
         return problem_response(problem("closing", detail, reason=Reason.STOPPING, shards={}))
     return ready_response(service.gateway.readiness())
 
@@ -88,13 +88,13 @@ async def metrics(service: StatusSource, request: Request) -> Response:
     try:
         encode, media_type = choose_encoder(header(request, b"accept") or "")
         text = await asyncio.to_thread(encode, snapshot)  # 1,000 topics are 20,000 lines
-    except (TypeError, ValueError):  # a version that is no number
+    except (TypeError, ValueError):  # the version is not a number
         text, media_type = await asyncio.to_thread(generate_latest, snapshot), CONTENT_TYPE_PLAIN_0_0_4
     return Response(text, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 
 
 class _MetricSnapshot(Collector):
-    """What a registry shows at one moment, to be encoded later."""
+    """The metrics of a registry at one moment, to encode later."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._families = list(registry.collect())
@@ -104,7 +104,7 @@ class _MetricSnapshot(Collector):
 
 
 class ReadinessCollector(Collector):
-    """Whether the process is ready, and what it runs, at each scrape."""
+    """Readiness and version of the process, at each scrape."""
 
     def __init__(self, readiness: Callable[[], Readiness]) -> None:
         self._readiness = readiness

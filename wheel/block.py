@@ -13,8 +13,8 @@ class Block:
 
     level: of the finer slots.
     total: sum of the counts.
-    running: rows are still being read into it, so a count may be negative for a while: a row that the reader has not
-        reached yet is removed before it is added.
+    running: rows are still being read into it, so a count may be negative for a while: a row may be removed before the
+        reader adds it.
     """
 
     __slots__ = ("_low", "cells", "counts", "end", "length", "level", "running", "start", "total")
@@ -25,7 +25,7 @@ class Block:
         self.end = start + span
         self.level = level
         self.length = int(level)
-        # One memory, two faces: numpy for batches, and array for single items, where numpy is several times slower.
+        # Two views of one memory: numpy for batches, array for single items, which are several times slower in numpy.
         self.cells = array("q", bytes(8 * (span // self.length)))
         self.counts = np.frombuffer(self.cells, np.int64)
         self.total = 0
@@ -41,7 +41,7 @@ class Block:
         return index, counts
 
     def change(self, counts: Dues, step: int) -> None:
-        """Adds `step` times the counts, shape (slots,); CountMismatch where a slot would go below zero."""
+        """Adds `step` times the counts, shape (slots,); CountMismatch if a slot would go below zero."""
         after = self.counts + step * counts
         if step < 0 and not self.running:
             lowest = int(after.argmin())
@@ -52,7 +52,7 @@ class Block:
         self.total += step * int(counts.sum())
 
     def change_one(self, due: int, step: int) -> None:
-        """Changes as `change` does, for a single row."""
+        """`change` for a single row."""
         index = (due - self.start) // self.length
         after = self.cells[index] + step
         if after < 0 and not self.running:

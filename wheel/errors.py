@@ -1,18 +1,18 @@
-"""What the wheel raises: the count and the store disagree."""
+"""The wheel's error: its counts and the store disagree."""
 
 from duemq.model.errors import Fatal
 from duemq.wheel.slots import Level
 
 
 class CountMismatch(Fatal):
-    """Rows counted and rows seen differ: the store lost or gained rows without a word. Stop the shard.
+    """Counted rows and stored rows differ: the store lost or gained rows silently. Stop the shard.
 
     start: first ms of the slot.
     level: length of the slot.
     expected: rows the wheel had counted in the slot.
     left: `expected` less the rows the store gave; negative when it gave more than were counted.
 
-    The wheel that raised it is of no further use: build another one from the store.
+    Discard the wheel that raised it, and build another one from the store.
     """
 
     def __init__(self, start: int, level: Level, *, expected: int, left: int) -> None:

@@ -1,4 +1,4 @@
-"""The reading of one slot's rows into its finer slots, in parts, while adds and removes go on."""
+"""Reads one slot's rows into its finer slots, in parts, while adds and removes continue."""
 
 from duemq.wheel.block import Block
 from duemq.wheel.errors import CountMismatch
@@ -8,11 +8,11 @@ from duemq.wheel.slots import Dues, Slot
 class Expansion:
     """A running expansion, made by `Wheel.begin` at the moment the store's snapshot is taken.
 
-    slot: what to read; every pending row of the snapshot with start <= due < end is to be fed once.
-    expected: rows that were counted in the slot at that moment.
+    slot: what to read; every pending row of the snapshot with start <= due < end must be fed once.
+    expected: rows counted in the slot at that moment.
     fed_rows: rows read so far.
 
-    Adds and removes made meanwhile go straight to the finer slots, so they must not be in the snapshot.
+    Adds and removes during the expansion go straight to the finer slots, so they must not be in the snapshot.
     """
 
     def __init__(self, slot: Slot, block: Block) -> None:
@@ -36,6 +36,6 @@ class Expansion:
         if self.fed_rows != slot.count:
             raise CountMismatch(slot.start, slot.level, expected=slot.count, left=slot.count - self.fed_rows)
         lowest = int(block.counts.argmin())
-        if block.cells[lowest] < 0:  # as many rows as counted, but one was removed that was never there
+        if block.cells[lowest] < 0:  # the total is right, but a removed row never existed
             raise CountMismatch(block.slot_start(lowest), block.level, expected=0, left=block.cells[lowest])
         block.running = False

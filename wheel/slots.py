@@ -44,7 +44,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """How long before its start a slot of each level is to be expanded, ms.
+    """How long before its start a slot of each level must be expanded, ms.
 
     A lead pays for reading every key of the slot: 18,000,000 in a full window, 600,000 in a full minute at 10,000
     messages/s.

@@ -1,4 +1,4 @@
-"""The counts themselves: which block a due is counted in, and how batches find it."""
+"""The counts: which block a due is counted in, and how batches find it."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -19,7 +19,7 @@ class Trie:
 
     blocks: per level of their slots, {start: block}; the finest level first.
 
-    A block is never there without the block above it.
+    A block never exists without its parent.
     """
 
     def __init__(self, totals: Mapping[int, int]) -> None:
@@ -84,7 +84,7 @@ class Trie:
         block.change(counts, step)
 
     def count(self, start: int, level: Level) -> int | None:
-        """Rows of a slot that is not expanded; None while the level above is not there, or still being read."""
+        """Rows of a slot that is not expanded; None while the level above is missing or still being read."""
         if level is Level.WINDOW:
             return self.windows.totals.get(start, 0)
         parent = self.blocks[level].get(start - start % COARSER[level])
@@ -103,11 +103,11 @@ class Trie:
         return block
 
     def fold(self, now: int, spans: int, bound: int) -> None:
-        """Counts blocks whole again, in their coarser slot, that ended `spans` of their own length before `now`.
+        """Folds blocks that ended `spans` of their own length before `now` back into their coarser slot.
 
         bound: blocks that end after it stay.
         """
-        for level, blocks in self.blocks.items():  # the finest first, so that none has blocks below it
+        for level, blocks in self.blocks.items():  # finest first, so that none has children
             latest = min(bound, now - spans * COARSER[level])
             for block in [block for block in blocks.values() if block.end <= latest]:
                 del blocks[block.start]
@@ -117,7 +117,7 @@ class Trie:
                     self._parent(block.start, COARSER[level]).change_one(block.start, block.total)
 
     def drop(self, bound: int) -> None:
-        """Forgets the blocks that end at or before `bound`, which are to be empty."""
+        """Drops the blocks that end at or before `bound`, which must be empty."""
         for block in [block for block in self if block.end <= bound]:
             del self.blocks[block.level][block.start]
 

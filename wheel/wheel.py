@@ -1,8 +1,8 @@
 """A hierarchical timing wheel that counts.
 
-The store keeps the messages, ordered by due time; so the rows of a stretch of time are one contiguous range of keys,
-and all the wheel has to hold of them is their number. It is a second book beside the store: it says when to read and
-how many rows must come, and a difference between the two books raises `CountMismatch`.
+The store keeps the messages in order of due time, so the rows of a period are one contiguous range of keys, and the
+wheel only holds their number. It is a second book next to the store: it says when to read and how many rows to expect.
+A difference between the two books raises `CountMismatch`.
 
 Levels nest as in hierarchical timing wheels (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987):
 slots of 1 ms, 1 s, 1 min, and windows of 30 min to any horizon. Here they form a trie of counts:
@@ -13,8 +13,8 @@ slots of 1 ms, 1 s, 1 min, and windows of 30 min to any horizon. Here they form 
     ms        {second: Block of 1000} of the few seconds of those that are expanded
 
 A due is counted in the finest block that covers it, and nowhere else. A slot is expanded into the next finer level only
-when its time nears, by reading the keys of its range from the store; an empty one needs no reading. Blocks behind the
-cursor are dropped once they are empty, so the memory is a few blocks of at most 8 KB, whatever the number of messages.
+when its time nears, by reading the keys of its range from the store; an empty slot needs no reading. Blocks before the
+cursor are dropped once they are empty, so memory is a few blocks of at most 8 KB, whatever the number of messages.
 
 Pure: no clock and no IO. All times are epoch ms, all batches int64 arrays.
 """
@@ -27,8 +27,7 @@ from duemq.wheel.expansion import Expansion
 from duemq.wheel.slots import FINER, Dues, Leads, Level, Slot
 from duemq.wheel.trie import Trie
 
-# A block that ended this many of its spans ago is counted whole again, so that a long backlog does not keep 8 KB for
-# each of its seconds.
+# A block that ended this many of its spans ago is folded, so that a long backlog does not keep 8 KB per second.
 _FOLD_SPANS = 16
 _DEFAULT_LEADS = Leads()
 
@@ -40,14 +39,14 @@ class Wheel:
         self._trie = Trie({})
         self._windows = self._trie.windows
         self._total = 0
-        # From which ms until which other `expandable` has nothing to do, with these leads.
+        # The interval (ms) in which `expandable` has nothing to do, with these leads.
         self._expanded = (0, 0, _DEFAULT_LEADS)
 
     @classmethod
     def restore(cls, windows: Mapping[int, int]) -> Self:
-        """A wheel of the given rows per window start, as `window_totals` gave them; nothing is expanded.
+        """A wheel of the given rows per window start, as `window_totals` returns them; nothing is expanded.
 
-        Raises ValueError for a start that no window has, and for a negative total.
+        Raises ValueError for a time that is not the start of a window, and for a negative total.
         """
         wheel = cls()
         wheel._trie = Trie(windows)
@@ -66,17 +65,17 @@ class Wheel:
         return frozenset(self._windows.touched)
 
     def take_touched_windows(self) -> set[int]:
-        """Returns `touched_windows`, and starts afresh."""
+        """Returns `touched_windows` and clears it."""
         starts, self._windows.touched = self._windows.touched, set()
         return starts
 
     def window_totals(self, starts: Iterable[int]) -> dict[int, int]:
-        """Rows left in each of the given windows, expanded or not; 0 where there are none."""
+        """Rows left in each of the given windows, expanded or not; 0 for an empty window."""
         totals = self._windows.totals
         return {start: totals.get(start, 0) for start in starts}
 
     def all_totals(self) -> Mapping[int, int]:
-        """Rows left in every window that has some, by its start."""
+        """Rows left in every window that is not empty, by its start."""
         return self._windows.totals
 
     def add(self, dues: Dues) -> None:
@@ -84,7 +83,7 @@ class Wheel:
         self._change(dues, 1)
 
     def add_window(self, start: int, rows: int) -> bool:
-        """Counts rows into a whole window. False, and nothing is counted, where it is expanded: `add` their dues."""
+        """Counts rows into a whole window. False, without counting, if it is expanded: `add` their dues."""
         if start in self._trie.blocks[Level.MINUTE]:
             return False
         self._windows.change([start], [rows], 1)
@@ -92,31 +91,31 @@ class Wheel:
         return True
 
     def remove(self, dues: Dues) -> None:
-        """Counts rows out, shape (n,): cancelled, moved or delivered. CountMismatch where fewer were counted."""
+        """Counts rows out, shape (n,): cancelled, moved or delivered. CountMismatch if fewer were counted."""
         self._change(dues, -1)
 
     def take(self, dues: Dues, through: int) -> None:
         """Counts out the rows delivered, shape (n,), and settles. CountMismatch as of `remove` and `settle`.
 
-        through: the ms that the cursor reached; rows of that ms may remain, so a slot can be taken in parts. When all
-            that was due at `now` was taken, it is `now + 1`.
+        through: the ms that the cursor reached; rows of that ms may remain, so a slot can be taken in parts. If
+            everything due at `now` was taken, it is `now + 1`.
         """
         self._change(dues, -1)
         self._settle(through, dues)
 
     def settle(self, through: int) -> None:
-        """Verifies that no rows are left in slots that end before the ms `through`, and drops the blocks behind it.
+        """Verifies that no rows are left in slots that end before the ms `through`, and drops the blocks before it.
 
-        Raises CountMismatch if some are: they were counted and never delivered, so the store has lost them. Slots at or
-        after `horizon()` are left to a later call.
+        Raises CountMismatch if rows are left: they were counted and never delivered, so the store lost them. Slots at
+        or after `horizon()` are left to a later call.
         """
         self._settle(through, None)
 
     def due(self, now: int) -> int:
-        """Rows in the slots that end at or before the ms `now`, itself included.
+        """Rows in the slots that end at or before the ms `now`, inclusive.
 
-        Exact where the slots that contain `now` are expanded; slots behind it may be of any level. Not to be trusted at
-        or after `horizon()`.
+        Exact if the slots that contain `now` are expanded; earlier slots may be of any level. Unreliable at or after
+        `horizon()`.
         """
         end = now + 1
         rows = 0
@@ -132,8 +131,8 @@ class Wheel:
         return rows
 
     def next_due(self) -> int | None:
-        """Earliest ms at which rows may be due: exact where expanded to ms, else the start of the earliest slot with
-        rows. None without rows."""
+        """Earliest ms at which rows may be due: exact if expanded to ms, else the start of the earliest slot with rows.
+        None without rows."""
         waiting = self._windows.waiting
         earliest = waiting[0] if waiting else None
         for block in self._trie:
@@ -155,10 +154,10 @@ class Wheel:
         return min((block.start for block in self._trie if block.running), default=None)
 
     def expandable(self, now: int, leads: Leads = _DEFAULT_LEADS) -> Slot | None:
-        """The slot to expand next: the one that contains `now`, or else the earliest within its level's lead.
+        """The slot to expand next: the one that contains `now`, else the earliest within its level's lead.
 
-        None if there is nothing to do, or nothing until a running expansion is finished. Opens the empty slots on its
-        way and folds blocks far behind `now`, so it is to be called in every cycle.
+        None if there is nothing to do, or if a running expansion must finish first. Opens empty slots and folds blocks
+        long before `now`, so call it in every cycle.
         """
         since, until, of_leads = self._expanded
         if since <= now < until and leads == of_leads:
@@ -183,7 +182,7 @@ class Wheel:
         return next_slot
 
     def begin(self, slot: Slot) -> Expansion:
-        """Starts to expand the slot; its rows are to be fed from a snapshot of the store taken at this moment.
+        """Starts to expand the slot; feed its rows from a snapshot of the store taken at this moment.
 
         Several may run at once, of slots that do not nest. Raises ValueError for a slot that cannot be expanded now.
         """
@@ -200,7 +199,7 @@ class Wheel:
     def _settle(self, through: int, dues: Dues | None) -> None:
         bound = self._bound(through)
         if (slot := self._trie.leftover(bound)) is not None:
-            # The rows taken just now were counted in their slot, too.
+            # The rows taken in this call were counted in their slot, too.
             taken_rows = 0 if dues is None else int(((dues >= slot.start) & (dues < slot.end)).sum())
             raise CountMismatch(slot.start, slot.level, expected=slot.count + taken_rows, left=slot.count)
         self._trie.drop(bound)

@@ -13,7 +13,7 @@ class Windows:
     """Remaining rows per window, expanded or not.
 
     expanded: the windows whose rows are counted in finer slots, kept by the wheel.
-    waiting: sorted starts of the others that are not empty; what the wheel still counts as whole windows.
+    waiting: sorted starts of the other non-empty windows, which the wheel counts as a whole.
     touched: windows whose total has changed since the set was last taken.
     """
 

@@ -1,4 +1,4 @@
-"""A durable log in one RocksDB: everything duemq needs of a broker, inside its own process."""
+"""A durable log in one RocksDB: a broker for duemq within its own process."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ TAIL_BYTES: Final = 64 << 20
 
 
 class EmbeddedBus:
-    """See `Bus` for what it promises. Made by `open`, used in one event loop, closed by its owner.
+    """See `Bus` for its guarantees. Made by `open`, used in one event loop, closed by its owner.
 
-    After a failed write every call raises StoreFailed: close it and open it anew.
+    After a failed write every call raises StoreFailed: close and reopen it.
     """
 
     marker_offsets = 0
@@ -84,10 +84,10 @@ class EmbeddedBus:
         clock: Callable[[], int] = wall_clock,
         failpoint: Callable[[str], None] | None = None,
     ) -> EmbeddedBus:
-        """The log in this folder, made if it is not there.
+        """The log in this folder, created if missing.
 
-        `buffer_bytes` bounds the memory for newest frames, `clock` gives epoch ms. Raises FolderRefused, CorruptStore,
-        DiskFull or StoreFailed.
+        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. Raises FolderRefused,
+        CorruptStore, DiskFull or StoreFailed.
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
@@ -113,7 +113,7 @@ class EmbeddedBus:
         if offset >= log_partition.tail.first:
             return take(log_partition.tail.chunks_from(offset), offset, max_records, max_bytes)
         records = self._history.read(log_partition, offset, max_records, max_bytes)
-        # A reader far behind never waits for anything else: let the others have a turn.
+        # A reader far behind never waits otherwise: let other tasks run.
         await asyncio.sleep(0)
         return records
 
@@ -179,7 +179,7 @@ class EmbeddedBus:
         return self._topics[topic].info()
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        return {}  # this log is no other's, and drops no topic
+        return {}  # this log is private and drops no topic
 
     def incarnation(self, topic: str) -> int:
         return 0
@@ -268,7 +268,8 @@ class EmbeddedBus:
         return 0.0
 
     async def close(self) -> None:
-        """Finishes what waits, then gives the folder back. Idempotent; every other call raises Unavailable from now."""
+        """Finish pending requests, then release the folder. Idempotent; every other call raises Unavailable from now
+        on."""
         async with self._closing:
             if self._closed:
                 return
@@ -279,8 +280,8 @@ class EmbeddedBus:
                 with translate_errors(f"closing the log in {self._folder}"):
                     self._db.close()
             except DuemqError as error:
-                # RocksDB refuses its last flush once it failed or its work was stopped. The folder is free all the
-                # same, and everything that was acknowledged is in the synced write-ahead log.
+                # RocksDB refuses its last flush once it failed or was stopped. The folder is released all the same, and
+                # everything acknowledged is in the synced write-ahead log.
                 if not (stopped or self._commits.failed):
                     raise
                 log.info("log: closed without a last flush: %s", error, extra={"action": "log_closed"})
@@ -333,7 +334,7 @@ class EmbeddedBus:
         return log_topic
 
     def _stage_gaps(self, log_topic: LogTopic, group: CommitGroup) -> None:
-        """Stage a gap at the end of each partition. No record is among those that are staged: see `create_log`."""
+        """Stage a gap at the end of each partition. No records are staged with it: see `create_log`."""
         for partition in log_topic.partitions:
             first, end = partition.end, partition.end + layout.UNUSED
             if end + layout.UNUSED > MAX_OFFSET:
@@ -350,18 +351,18 @@ class EmbeddedBus:
     def _stage_trim(self, partition: LogPartition, before: int, group: CommitGroup) -> None:
         before = min(before, partition.end)
         if partition in group.trims or before <= partition.start.offset:
-            return  # housekeeping comes again
+            return  # housekeeping retries
         cut, position = before, partition.position
         if before < partition.end:
             at = partition.skip(before)
             if at < partition.end:
-                chunk = self._chunk_at(partition, at)  # it stays whole if only a part of it is trimmed
+                chunk = self._chunk_at(partition, at)  # a chunk that is trimmed only in part is kept whole
                 cut, position = min(before, chunk.first), chunk.position
         start = Start(before, group.timestamp, position)
         group.trims[partition] = Trim(start, cut)
         group.batch.put(partition.start_key, layout.START.pack(*start))
         if cut > partition.cut:
-            # Never twice over the same keys: RocksDB pays for overlapping ranges with their square.
+            # Never delete the same keys twice: overlapping ranges cost RocksDB quadratic time.
             group.batch.delete_range(partition.key(partition.cut), partition.key(cut))
 
     def _chunk_at(self, partition: LogPartition, offset: int) -> Chunk:

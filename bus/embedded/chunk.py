@@ -4,7 +4,7 @@
           | frames
 
 `position` is the sum of the bytes of all earlier frames of the partition, trimmed ones included: the difference of two
-positions is the size of what lies between, whatever is still there.
+positions is the size of all frames between them, kept or not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CRC_BYTES = 4
 _HEAD = Struct("<IQQ")
 _LENGTHS_AT = _CRC_BYTES + _HEAD.size
 
-# Half the time of calling the class: a named tuple's own constructor is Python code.
+# Takes half the time of calling the class, because a named tuple's constructor is Python code.
 _new_record = partial(tuple.__new__, StoredRecord)
 
 
@@ -45,7 +45,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkHead(NamedTuple):
-    """What a chunk's value says without its frames."""
+    """A chunk's value without its frames."""
 
     frames: int
     timestamp: int
@@ -89,7 +89,7 @@ def read_head(value: bytes) -> ChunkHead:
 
 
 def unpack_chunk(first: int, value: bytes) -> Chunk:
-    """Raises ValueError for a value that is not what `pack_chunk` made."""
+    """Raises ValueError for a value that `pack_chunk` did not make."""
     count, timestamp, position, size = read_head(value)
     start = len(value) - size
     ends = accumulate(unpack_from(f"<{count}I", value, _LENGTHS_AT), initial=start)
@@ -101,7 +101,7 @@ def take(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int)
     records: list[StoredRecord] = []
     total = 0
     for chunk in chunks:
-        offset = max(offset, chunk.first)  # between two chunks there may be a gap
+        offset = max(offset, chunk.first)  # there may be a gap between two chunks
         skip, limit = offset - chunk.first, max_records - len(records)
         frames, size = chunk.frames, chunk.size
         if skip or limit < len(frames):

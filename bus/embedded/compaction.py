@@ -1,4 +1,4 @@
-"""Gives the space of trimmed records back to the disk, in the background."""
+"""Frees the disk space of trimmed records in the background."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rocksdict import Rdict
 
 log = logging.getLogger(__name__)
 
-# RocksDB drops a deleted range only when it compacts; below this it is not worth the work.
+# RocksDB drops a deleted range only when it compacts; smaller ranges are not worth it.
 WORTH_BYTES = 64 << 20
 
 
@@ -29,7 +29,7 @@ class Compactor:
             self._start(self._worth_bytes)
 
     async def now(self) -> None:
-        """Compact what was trimmed, however little that is."""
+        """Compact the trimmed ranges, however small."""
         if self._task is None and self._bytes and not self._closed:
             self._start(1)
         if self._task is not None:
@@ -39,7 +39,7 @@ class Compactor:
         self._task = asyncio.get_running_loop().create_task(self._run(least), name="log compaction")
 
     async def close(self) -> bool:
-        """Whether a compaction was under way: then all of RocksDB's work in the background was stopped for good."""
+        """Whether a compaction was running: then all of RocksDB's background work was stopped for good."""
         self._closed = True
         if (running := self._task) is None:
             return False
@@ -56,6 +56,6 @@ class Compactor:
                 try:
                     await asyncio.to_thread(self._db.compact_range, begin, end)
                 except Exception as error:
-                    # Nothing is lost: the space comes back with a later compaction.
+                    # Nothing is lost: a later compaction frees the space.
                     log.warning("log: compaction stopped: %s", error, extra={"action": "log_compaction"})
         self._task = None

@@ -1,9 +1,9 @@
-"""Group commit: everything that waits goes into one write and one sync; while one group syncs the next one gathers.
+"""Group commit: all pending requests share one write and one sync; while one group syncs, the next one forms.
 
     submit -> waiting -> [stage, in order of arrival] -> write -> sync (own thread) -> publish -> answers
 
-Nothing of a group is seen before its sync, and a group that failed is the last one: whether it is on the disk is
-known only to who opens the log anew.
+Nothing of a group is visible before its sync. A failed group is the last one: only reopening the log shows whether it
+is on disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from duemq.bus.embedded.log_topic import LogPartition, LogTopic
 from duemq.model.errors import DuemqError, StoreFailed, Unavailable
 from duemq.model.rocksdb_errors import translate
 
-# A group takes no further requests from here on: it bounds what one write copies, and how long it holds the GIL.
+# A group of this size takes no further requests, to bound what one write copies, and how long it holds the GIL.
 GROUP_BYTES = 8 << 20
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Trim(NamedTuple):
 
 
 class CommitGroup:
-    """What one write and one sync make durable, and what is to be published after that."""
+    """What one write and one sync make durable, and what is published after that."""
 
     def __init__(self, timestamp: int) -> None:
         self.timestamp = timestamp
@@ -62,7 +62,7 @@ class CommitGroup:
         return AppendResult(first, self.timestamp)
 
     def seal(self) -> None:
-        """The appended frames as chunks: those of several requests to one partition share theirs."""
+        """Turn the appended frames into chunks, which requests to the same partition share."""
         for partition, (frames, lengths) in self._growth.items():
             if frames:
                 for chunk, sizes in cut(frames, lengths, partition.end, self.timestamp, partition.position):
@@ -89,12 +89,12 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()
         self._busy = False
-        self._soon: asyncio.Handle | None = None  # a group that is about to be written
+        self._soon: asyncio.Handle | None = None  # starts the next group
         self._idle = asyncio.Event()
         self._idle.set()
         self._failure = ""
         self._closed = False
-        # An executor's own futures would cost more than the sync: a queue and a thread are all this needs.
+        # An executor's futures would cost more than the sync: a queue and a thread are enough.
         self._to_sync: SimpleQueue[CommitGroup | None] = SimpleQueue()
         self._syncer = Thread(target=self._sync, name="duemq-log-sync", daemon=True)
         self._syncer.start()
@@ -108,13 +108,13 @@ class GroupCommit:
         if self._closed:
             raise Unavailable("the log is closed")
         if self._failure:
-            raise StoreFailed(f"the log takes no more requests until it is opened anew: {self._failure}")
+            raise StoreFailed(f"the log accepts no requests until it is reopened: {self._failure}")
 
     async def submit(self, stage: Callable[[CommitGroup], T], *, at_once: bool = False) -> T:
-        """What `stage` returned, once the group it added to is durable.
+        """Return the result of `stage` once its group is durable.
 
-        Others of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn takes
-        milliseconds, and a shard's cycle has gathered enough.
+        Requests of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn
+        takes milliseconds, and a shard's cycle is large enough.
 
         A DuemqError of `stage` goes to the caller alone: it must be raised before anything was added to the group.
         """
@@ -131,7 +131,7 @@ class GroupCommit:
         return await future
 
     async def close(self) -> None:
-        """Refuse what comes, finish what waits. Idempotent."""
+        """Refuse new requests, finish pending ones. Idempotent."""
         self._closed = True
         await self._idle.wait()
         self._to_sync.put(None)
@@ -169,7 +169,7 @@ class GroupCommit:
                 self._db.flush_wal(True)
             except Exception as error:
                 failure = error
-            with suppress(RuntimeError):  # the loop was closed without closing the bus: nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed without closing the bus: there are no waiters
                 self._loop.call_soon_threadsafe(self._after_sync, group, failure)
 
     def _after_sync(self, group: CommitGroup, failure: Exception | None) -> None:
@@ -187,7 +187,7 @@ class GroupCommit:
             if not future.done():
                 future.set_result(answer)
         if self._waiting:
-            # Not at once: who was just answered may have more for the next group.
+            # Not at once: answered callers may have more for the next group.
             self._soon = self._loop.call_soon(self._write)
         else:
             self._busy = False

@@ -1,4 +1,4 @@
-"""Reads of what the tail no longer holds: chunks out of RocksDB, each checked."""
+"""Reads older than the tail: chunks from RocksDB, each with its checksum verified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.model.errors import CorruptStore
 from duemq.model.messages.record import StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
-# RocksDB's iterators hold the GIL: one read must not keep the process for longer than a few milliseconds.
+# RocksDB's iterators hold the GIL: one read must not block the process for more than a few milliseconds.
 MAX_READ_BYTES = 2 << 20
 _KEPT_CHUNKS = 8
 
@@ -22,7 +22,7 @@ class History:
     def __init__(self, db: Rdict) -> None:
         self._db = db
         self._options = scan_options()
-        # The chunk each reader stopped in: small reads do not check and cut a whole chunk again and again.
+        # The chunk where each reader stopped, so that small reads do not verify and split it every time.
         self._recent: dict[LogPartition, Chunk] = {}
 
     def read(self, partition: LogPartition, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
@@ -65,7 +65,7 @@ class History:
     def first_since(self, partition: LogPartition, timestamp: int) -> int:
         """The lowest offset whose frame was appended at this time (ms) or later; the end if there is none."""
         low, high = partition.skip(partition.start.offset), partition.end
-        probe = low  # mostly nothing is too old: look at the first chunk before anything else
+        probe = low  # usually nothing is too old: check the first chunk first
         while low < high:
             chunk = self.chunk_at(partition, probe)
             if chunk.timestamp < timestamp:

@@ -8,8 +8,8 @@
     'g' topic number (u32) partition (u16)                    -> gaps: first offset, end (u64 each), one after the other
     'v'                                                       -> version of this layout (u16)
 
-Version 1 has no gaps, and no names of cursors that only destinations have. Changing it: raise `VERSION` and teach
-`bus/embedded/rocksdb_log.py` to bring older folders over.
+Version 1 has no gaps, and no separate cursor names for destinations. To change the layout, raise `VERSION` and teach
+`bus/embedded/rocksdb_log.py` to convert older folders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from duemq.model.messages.names import CursorName
 
 VERSION = 2
-FORMER_GROUPS = "destination."  # in layout 1 the cursors of destinations had names that clients can have, too
+FORMER_GROUPS = "destination."  # in layout 1, cursors of destinations had names that clients could use, too
 VERSION_KEY = b"v"
 
 TOPIC = Struct(">IHQ")
@@ -28,14 +28,14 @@ START = Struct(">QQQ")
 NUMBER = Struct(">Q")
 GAP = Struct(">QQ")
 UNUSED = 1 << 40
-"""The offsets of a gap: more than a log gives to records between two restores."""
+"""The offsets of a gap: more than a log assigns between two restores."""
 
 _PARTITION_KEY = Struct(">cIH")
 MAX_PARTITIONS = 0xFFFF
 
 
 class Start(NamedTuple):
-    """Where a trimmed partition begins, and what its last chunk would say if that one was trimmed too."""
+    """Where a trimmed partition begins, and what its last chunk would hold if it was trimmed, too."""
 
     offset: int = 0
     timestamp: int = 0

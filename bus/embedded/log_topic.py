@@ -1,4 +1,4 @@
-"""Topics and partitions of the embedded log as they are known in memory, and how they are found again on opening."""
+"""Topics and partitions of the embedded log in memory, and how they are loaded on opening."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from duemq.model.errors import CorruptStore
 
 
 class LogPartition:
-    """What is durable of one partition: offsets `start` to `end`.
+    """The durable part of one partition: offsets `start` to `end`.
 
     `cut`: the log holds nothing below this offset (between it and `start` lies the trimmed part of a chunk).
-    `position`: the bytes of all frames ever appended. `gaps`: offsets that no record has or will have, as first offset
-    and end, in order.
+    `position`: the bytes of all frames ever appended. `gaps`: offsets that are never used, as first offset and end, in
+    order.
     """
 
     __slots__ = ("cut", "end", "gaps", "gaps_key", "name", "number", "position", "prefix", "start", "start_key", "tail")
@@ -64,7 +64,7 @@ def new_topic(name: str, number: int, partitions: int) -> LogTopic:
 
 
 def load_topics(db: Rdict) -> tuple[dict[str, LogTopic], int]:
-    """All topics as the last chunk of each partition says, and the latest timestamp given. Raises CorruptStore."""
+    """All topics according to the last chunk of each partition, and the latest timestamp. Raises CorruptStore."""
     topics: dict[str, LogTopic] = {}
     latest = 0
     rows = db.iter()

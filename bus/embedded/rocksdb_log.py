@@ -1,4 +1,4 @@
-"""The border to RocksDB: how the log's database is opened."""
+"""Opens the log's RocksDB."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 
 def log_options() -> Options:
-    """Large sequential values, read mostly in order, most of them dropped again soon."""
+    """For large sequential values, mostly read in order and soon dropped."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_paranoid_checks(True)
-    # The default stops at the first bad record of the WAL and forgets what was acknowledged behind it, without a word.
+    # The default stops at the first bad record of the WAL and silently drops acknowledged records after it.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
     # `write` holds the GIL: a stalled write would stop the whole process, so buffers and level 0 have room to spare.
@@ -56,7 +56,7 @@ def log_options() -> Options:
 
 
 def scan_options() -> ReadOptions:
-    """Options for reads in order: these must not push everything else out of the block cache."""
+    """Options for sequential reads, which must not evict everything else from the block cache."""
     options = ReadOptions()
     options.set_verify_checksums(True)
     options.set_readahead_size(1 << 20)
@@ -67,7 +67,7 @@ def open_log(folder: Path) -> Rdict:
     """Raises FolderRefused (in use, or of another version), CorruptStore, DiskFull or StoreFailed."""
     with translate_errors(f"opening the log in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        # RocksDB syncs what is in its folder, but not the name of the folder itself.
+        # RocksDB syncs the content of its folder, but not the folder's entry in its parent.
         parent = os.open(folder.parent, os.O_RDONLY)
         try:
             os.fsync(parent)
@@ -94,8 +94,8 @@ def open_log(folder: Path) -> Rdict:
 
 
 def _separate_cursors(db: Rdict) -> None:
-    """From layout 1 to 2: copy the cursors of destinations to names that no client can have. The former names stay, for
-    a client's consumer may have one of them."""
+    """From layout 1 to 2: copy the cursors of destinations to names that no client can have. The former names stay,
+    because a client's consumer may use one of them."""
     batch, rows = WriteBatch(raw_mode=True), db.iter()
     rows.seek(layout.CURSORS)
     while rows.valid() and rows.key().startswith(layout.CURSORS):
@@ -127,11 +127,11 @@ def _open(folder: Path) -> Rdict:
 def link_log(db: Rdict, into: Path) -> None:
     """A checkpoint of the log in a new folder, made of links. Blocks; run it in a thread.
 
-    The log may be written meanwhile: what was synced before the call is in it. Raises DiskFull or StoreFailed.
+    The log may be written concurrently: everything synced before the call is included. Raises DiskFull or StoreFailed.
     """
     with translate_errors(into):
         into.parent.mkdir(parents=True, exist_ok=True)
-        # A checkpoint holds the GIL while it flushes, so leave it little to flush.
+        # A checkpoint holds the GIL while it flushes, so flush before it.
         db.flush(True)
         Checkpoint(db).create_checkpoint(str(into))
 
@@ -144,12 +144,12 @@ def _is_empty(db: Rdict) -> bool:
 
 
 def folder_bytes(folder: Path) -> int:
-    """What the files of a folder take on the disk, in bytes."""
+    """The bytes that the files of a folder take on disk."""
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
                 total += entry.stat().st_blocks * 512
             except FileNotFoundError:
-                continue  # RocksDB dropped it meanwhile
+                continue  # RocksDB dropped it concurrently
     return total

@@ -1,4 +1,4 @@
-"""The newest chunks of every partition, kept in memory: who reads what was just appended does not touch the disk."""
+"""The newest chunks of every partition, in memory: reads of recent appends do not touch the disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from duemq.bus.embedded.chunk import Chunk
 
-# What an object of bytes and its place in a list take on top of the bytes.
+# Overhead of a bytes object and its place in a list.
 FRAME_OVERHEAD_BYTES = 48
 
 
@@ -34,7 +34,7 @@ class RecentChunks:
         self._chunks[at] = None
         self.first = oldest.end
         self._drop_count = at + 1
-        # A list is only shortened at its front when half of it is gone: constant cost per chunk.
+        # The list is shortened at its front only when half of it is gone: constant cost per chunk.
         if self._drop_count > 64 and self._drop_count * 2 > len(self._chunks):
             del self._firsts[: self._drop_count], self._chunks[: self._drop_count]
             self._drop_count = 0
@@ -42,7 +42,7 @@ class RecentChunks:
     def chunks_from(self, offset: int) -> Iterator[Chunk]:
         """The chunks from the one that holds `offset` on. Only for `first` <= offset < end."""
         chunks = self._chunks
-        # By index: small requests make very many chunks, and an iterator would step over all that come before.
+        # By index: small requests make very many chunks, and an iterator would step over all earlier ones.
         for at in range(bisect_right(self._firsts, offset, self._drop_count) - 1, len(chunks)):
             chunk = chunks[at]
             assert chunk is not None
@@ -50,7 +50,7 @@ class RecentChunks:
 
 
 class TailCache:
-    """All tails of a bus, together within `max_bytes`; the oldest chunk of all goes first."""
+    """All tails of a bus, within `max_bytes` in total; the oldest chunk of all is dropped first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

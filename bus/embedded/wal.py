@@ -1,14 +1,15 @@
-"""The torn end of RocksDB's write-ahead log, told from damage.
+"""Tells a torn end of RocksDB's write-ahead log from damage.
 
-A power cut may leave the last write in part: pages of it that never reached the disk read as zeros, though pages behind
-them are there. RocksDB takes that for damage and refuses to open, unless the file simply ends too early. Here it is a
-torn end, and may be cut off, if
+A power cut may leave the last write incomplete: pages that never reached the disk read as zeros, even if later pages
+are there. RocksDB takes that for damage and refuses to open, unless the file simply ends too early. Here it is a torn
+end, and may be cut off, if
 
-* what RocksDB would read first and cannot is explained by a missing sector: 512 zeros, or zeros up to a sector's end;
-* no record begins behind it. The log writes one record, syncs it, and only then writes the next: so whatever was
-  acknowledged is followed by nothing, or by the beginning of one more record.
+* the first unreadable fragment has a missing sector: 512 zeros, or zeros up to a sector's end;
+* no record begins after it. The log writes one record, syncs it, and only then writes the next: so an acknowledged
+  record is followed by nothing, or by the beginning of one more record.
 
-Everything else is damage. One thing cannot be told: a sector of the last record, acknowledged, that turned into zeros.
+Everything else is damage. One case cannot be distinguished: an acknowledged last record with a sector that turned into
+zeros.
 
 The format: https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format
 """
@@ -28,7 +29,7 @@ _MASK = 0xA282EAD8
 
 
 class _Fragment(NamedTuple):
-    """A part of a record. `good`: it is whole. `end`: where the next one is, if it is good."""
+    """A part of a record. `good`: it is intact. `end`: where the next one is, if it is good."""
 
     start: int
     end: int
@@ -37,9 +38,9 @@ class _Fragment(NamedTuple):
 
 
 def cut_torn_end(folder: Path) -> int:
-    """Cut off what a power cut left of the last write, durably: how many bytes that was, 0 if the log has no such end.
+    """Durably cut off an incomplete last write; return its bytes, 0 if the log has no torn end.
 
-    For a log that RocksDB refuses to open, and that nobody has open. Raises OSError.
+    For a log that RocksDB refuses to open and no process has open. Raises OSError.
     """
     logs = [path for path in sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if path.stat().st_size]
     if not logs:
@@ -55,8 +56,8 @@ def cut_torn_end(folder: Path) -> int:
 
 
 def _torn_at(content: bytes) -> int | None:
-    """The end of the whole records before a torn end; None where the end is not torn but damaged."""
-    whole = start = 0  # behind the last whole record; and where the record begins that is being read
+    """The end of the intact records before a torn end; None if the end is damaged instead of torn."""
+    whole = start = 0  # the end of the last intact record; the start of the current one
     fragments = _fragments(content)
     for fragment in fragments:
         if not fragment.good:
@@ -74,14 +75,14 @@ def _torn_at(content: bytes) -> int | None:
 
 
 def _fragments(content: bytes) -> Iterator[_Fragment]:
-    """All of a file. After a bad fragment, reading goes on at the next block, where a fragment is sure to begin."""
+    """All fragments of a file. After a bad one, reading continues at the next block, where a fragment begins."""
     from aiokafka.record.util import calc_crc32c  # the only place in this plug that needs it
 
     at = 0
     while at + _HEADER.size <= len(content):
         block_end = min(at - at % _BLOCK_BYTES + _BLOCK_BYTES, len(content))
         if block_end - at < _HEADER.size:
-            at = block_end  # filled up with zeros
+            at = block_end  # padded with zeros
             continue
         checksum, length, kind = _HEADER.unpack_from(content, at)
         end = at + _HEADER.size + length
@@ -95,7 +96,7 @@ def _mask(crc: int) -> int:
 
 
 def _has_missing_sector(content: bytes, fragment: _Fragment) -> bool:
-    """Whether a sector of zeros is in a fragment, or it begins in what is missing."""
+    """Whether a fragment contains, or begins in, a sector of zeros."""
     block_end = fragment.start - fragment.start % _BLOCK_BYTES + _BLOCK_BYTES
     end = min(fragment.end, block_end, len(content)) if fragment.kind else min(block_end, len(content))
     at = fragment.start

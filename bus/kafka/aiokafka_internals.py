@@ -1,6 +1,6 @@
-"""The private parts of aiokafka 0.14: all that duemq uses of them is in this file, and a test checks that they exist.
+"""The private parts of aiokafka 0.14 that duemq uses. They are used only here, and a test checks that they exist.
 
-First the defects that are mended from outside, each on one client only; then what duemq reads and sets beside that.
+First come fixes of defects, each for one client only; then other attributes that duemq reads and sets.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from aiokafka.record.util import decode_varint
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 BATCH_HEAD_BYTES = 12  # base offset and length, before what the length counts
-_MANY_TOPICS = 1_000  # from then on, those that were deleted are dropped
+_MANY_TOPICS = 1_000  # above this, deleted topics are dropped
 
 
 def mend_requests(client: Any) -> None:
-    """Have every request of an AIOKafkaClient that fails raise a KafkaError.
+    """Make every failed request of an AIOKafkaClient raise a KafkaError.
 
     When several requests time out on one connection, the first one closes it and the next request replaces it. The
-    others then look for a connection that is not there, and `send` raises KeyError. And where a connection was closed
-    by the broker a moment ago, uvloop refuses to write to it with a RuntimeError (asyncio's own transports do not).
-    Each ends aiokafka's background tasks, and is no KafkaError to anybody.
+    others then find no connection, and `send` raises KeyError. And if the broker has closed a connection a moment ago,
+    uvloop refuses to write to it with a RuntimeError (asyncio's own transports do not). Either error ends aiokafka's
+    background tasks, and callers expect a KafkaError.
     """
     send = client.send
 
@@ -53,10 +53,10 @@ def mend_requests(client: Any) -> None:
 
 
 def mend_leaders(client: Any) -> None:
-    """Have the AIOKafkaClient of a producer keep the leaders of all topics that it sends to.
+    """Make the AIOKafkaClient of a producer keep the leaders of all topics that it sends to.
 
-    Until it meets a topic that it does not know, it knows all of them. Then it asks for that topic alone, and forgets
-    the leaders of all others: batches for those wait for ever, and it asks again without a pause.
+    It knows all of them until it meets an unknown topic. Then it requests only that topic, and forgets the leaders of
+    all others: their batches wait forever, and it repeats the request without a pause.
     """
     wait = client._wait_on_metadata
 
@@ -72,10 +72,10 @@ def mend_leaders(client: Any) -> None:
 
 
 def make_no_topics(client: Any) -> None:
-    """Have an AIOKafkaClient forbid brokers to make the topics that it asks for.
+    """Make an AIOKafkaClient forbid brokers to create the topics in its requests.
 
-    Brokers may make topics by default (auto.create.topics.enable). A client asks again every minute, and after each
-    error, for all names that it ever met: a topic that its owner deleted would come back, with one replica.
+    Brokers may create topics by default (auto.create.topics.enable). A client repeats its request every minute, and
+    after each error, for all names that it ever met: a topic that its owner deleted would come back, with one replica.
     """
     client._metadata_update = _with_names(client._metadata_update, MetadataRequest=_ask_only)
     send = client.send
@@ -93,15 +93,15 @@ def _ask_only(topics: list[str] | None) -> MetadataRequest:
 
 
 def forget_topic(client: Any, topic: str) -> None:
-    """Have an AIOKafkaClient ask for a topic no more, until it meets it again."""
+    """Make an AIOKafkaClient stop requesting a topic until it meets it again."""
     client._topics.discard(topic)
 
 
 def mend_missing_offsets(client: Any) -> None:
-    """Have an AIOKafkaClient raise the error of an answer to OffsetFetch that is about the whole group.
+    """Make an AIOKafkaClient raise an OffsetFetch error that is about the whole group.
 
-    Since version 2 of that request (KIP-88) a coordinator that is loading, or is none any more, says so once, and names
-    no partition. aiokafka looks at the partitions only and takes the answer for: this group has no offsets.
+    Since version 2 of that request (KIP-88), a loading or former coordinator reports its error once, without
+    partitions. aiokafka checks only the partitions, and concludes that the group has no offsets.
     """
     send = client.send
 
@@ -115,10 +115,10 @@ def mend_missing_offsets(client: Any) -> None:
 
 
 def mend_header_names(fetcher: Any) -> None:
-    """Have the Fetcher of an AIOKafkaConsumer read header names that are not UTF-8, with U+FFFD for what is none.
+    """Make the Fetcher of an AIOKafkaConsumer read header names that are not UTF-8, with U+FFFD for invalid bytes.
 
-    Other clients may write them. aiokafka raises UnicodeDecodeError where it meets one, after it has counted the
-    records in front of it as read: they are lost, and the next try stops at the same record.
+    Other clients may write them. aiokafka raises UnicodeDecodeError for one after counting the records before it as
+    read: they are lost, and the next try stops at the same record.
     """
     fetcher._proc_fetch_request = _with_names(
         fetcher._proc_fetch_request, MemoryRecords=_Batches, PartitionRecords=_Records
@@ -126,7 +126,7 @@ def mend_header_names(fetcher: Any) -> None:
 
 
 def _with_names(method: MethodType, **names: Any) -> MethodType:
-    """The same method, in which these global names stand for something else."""
+    """The same method with other values for these global names."""
     plain = method.__func__
     assert isinstance(plain, FunctionType)
     names = {**plain.__globals__, **names}
@@ -135,7 +135,7 @@ def _with_names(method: MethodType, **names: Any) -> MethodType:
 
 
 class Lenient(NamedTuple):
-    """A record of a batch that aiokafka's own parser does not read to its end."""
+    """A record of a batch that aiokafka's parser cannot finish."""
 
     offset: int
     timestamp: int
@@ -147,7 +147,7 @@ class Lenient(NamedTuple):
 
 
 def leniently(raw: memoryview | bytes) -> Iterator[Lenient]:
-    """The records of a batch of magic 2, with U+FFFD for what is not UTF-8 in the names of headers.
+    """The records of a batch of magic 2, with U+FFFD for invalid UTF-8 in header names.
 
     The layout is in aiokafka/record/default_records.py.
     """
@@ -175,7 +175,7 @@ def leniently(raw: memoryview | bytes) -> Iterator[Lenient]:
 
 
 class _Batches:
-    """Record batches in the place of aiokafka's MemoryRecords, with its methods. `raw`: what the broker sent."""
+    """Replaces aiokafka's MemoryRecords, with the same methods. `raw`: the broker's bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -185,7 +185,7 @@ class _Batches:
         )  # fmt: skip
 
     def with_offset(self, offset: int) -> tuple[memoryview, int]:
-        """The first batch that goes beyond an offset, and the offset behind that batch."""
+        """The first batch that ends after an offset, and the offset after that batch."""
         at = 0
         while True:
             base, length, _, _, _, _, last, *_ = _DefaultRecordBatchPy.HEADER_STRUCT.unpack_from(self.raw, at)
@@ -195,7 +195,7 @@ class _Batches:
 
 
 class _Records(PartitionRecords):  # type: ignore[misc]
-    """The records of a partition as aiokafka reads them, and leniently from the header on at which it stops."""
+    """The records of a partition as aiokafka reads them, read leniently from the first header that it cannot decode."""
 
     _records_iterator: Iterator[Any]
     next_fetch_offset: int
@@ -226,20 +226,20 @@ def transaction_manager(producer: Any) -> Any:
 
 
 def transaction_waiter(producer: Any) -> asyncio.Future[Any] | None:
-    """What `commit_transaction` of a producer waits for, if there is one."""
+    """The future that `commit_transaction` of a producer waits for, if any."""
     manager = producer._txn_manager
     return None if manager is None else manager._transaction_waiter
 
 
 def transaction_coordinator(producer: Any) -> object | None:
-    """The connection of a producer to its coordinator; None if there is none just now."""
+    """The connection of a producer to its coordinator; None if there is none now."""
     node = producer._sender._coordinators.get(CoordinationType.TRANSACTION)
     link = producer.client._conns.get((node, ConnectionGroup.COORDINATION))
     return link if link is not None and link.connected() else None
 
 
 def connection_to(client: Any, node: int) -> object | None:
-    """The connection of an AIOKafkaClient to a broker; None if there is none just now."""
+    """The connection of an AIOKafkaClient to a broker; None if there is none now."""
     link = client._conns.get((node, ConnectionGroup.DEFAULT))
     return link if link is not None and link.connected() else None
 
@@ -252,22 +252,23 @@ def use_brokers_of(known: Any, client: Any) -> None:
 
 
 async def know_topic(client: Any, topic: str) -> None:
-    """Have an AIOKafkaClient, after `mend_leaders`, learn and keep who leads a topic. Raises KafkaError without one."""
+    """Make an AIOKafkaClient (after `mend_leaders`) learn and keep the leaders of a topic. Raises KafkaError without
+    one."""
     await client._wait_on_metadata(topic)
 
 
 def built_batch(builder: Any, producer_id: int, epoch: int, sequence: int) -> bytes:
-    """What a BatchBuilder gives for the wire, as the batch of a producer. Once: then it is built."""
+    """The bytes of a BatchBuilder as the batch of a producer. Call it once: it builds the batch."""
     builder._set_producer_state(producer_id, epoch, sequence)
     batch: bytes = builder._build()
     return batch
 
 
 def on_coordinator_lost(producer: Any, on_lost: Callable[[], None]) -> None:
-    """Have a producer that loses its coordinator call this, after it has forgotten where that was.
+    """Make a producer call this when it loses its coordinator, after it has forgotten the address.
 
-    So it does where the connection is closed before an EndTxn is answered. aiokafka would send it again, in the same
-    epoch: the first one may be on its way still, and end the next transaction as soon as that has begun (KIP-890).
+    This happens if the connection closes before an EndTxn is answered. aiokafka would send it again in the same epoch:
+    the first request may still be in flight, and end the next transaction as soon as it begins (KIP-890).
     """
     coordinators, send = producer._sender._coordinators, producer.client.send
 
@@ -289,24 +290,24 @@ def on_coordinator_lost(producer: Any, on_lost: Callable[[], None]) -> None:
 
 
 def is_sending(producer: Any) -> bool:
-    """Whether it has batches that are not sent, or not acknowledged."""
+    """Whether it has unsent or unacknowledged batches."""
     accumulator = producer._message_accumulator
     return bool(accumulator._pending_batches) or any(accumulator._batches.values())
 
 
 def fail_unsent(producer: Any) -> list[asyncio.Future[Any]]:
-    """Close a producer to its callers and fail all its batches, with ProducerClosed. Their futures."""
+    """Close a producer to its callers, fail all its batches with ProducerClosed, and return their futures."""
     producer._closed = True
     accumulator = producer._message_accumulator
     unsent = [*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)]
-    accumulator._pending_batches.update(unsent)  # where it looks for each that fails, also for those sent before
+    accumulator._pending_batches.update(unsent)  # it looks up each failed batch here, also sent ones
     accumulator.fail_all(ProducerClosed())
     accumulator.reenqueue = lambda batch: None  # a request that ends later would put its batches back
     return [future for batch in unsent for future in (batch.future, batch._drain_waiter)]
 
 
 def give_up(producer: Any, topic: str, partition: int) -> None:
-    """Have a producer send nothing more to one partition. Batches for other partitions are sent."""
+    """Make a producer send nothing more to one partition. Batches for other partitions are sent."""
     accumulator, where = producer._message_accumulator, TopicPartition(topic, partition)
     accumulator._batches.pop(where, None)
     reenqueue = accumulator.reenqueue
@@ -314,7 +315,8 @@ def give_up(producer: Any, topic: str, partition: int) -> None:
 
 
 def sender_task(producer: Any) -> asyncio.Task[Any] | None:
-    """The task that sends for a producer. It fails nothing any more when it ends: that fails without transactions."""
+    """The task that sends for a producer. It no longer fails batches when it ends, which does not work without
+    transactions."""
     task: asyncio.Task[Any] | None = producer._sender.sender_task
     if task is not None:
         task.remove_done_callback(producer._sender._fail_all)
@@ -325,7 +327,7 @@ def sender_task(producer: Any) -> asyncio.Task[Any] | None:
 
 
 def on_connection_closed(client: Any, on_closed: Callable[[Any], None]) -> None:
-    """Have an AIOKafkaClient call this with each connection that it loses."""
+    """Make an AIOKafkaClient call this with each connection that it loses."""
     before = client._on_connection_closed
 
     def both(connection: Any, reason: Any) -> None:
@@ -346,7 +348,7 @@ def fetcher_of(consumer: Any) -> Any:
 
 
 def start_without_topics(consumer: Any) -> None:
-    """Have the start of a consumer learn what topics there are, and not wait until all that it subscribes to exist."""
+    """Make a consumer learn the existing topics at its start, without waiting until all subscribed topics exist."""
     consumer._wait_topics = consumer._client.force_metadata_update
 
 
@@ -356,7 +358,7 @@ def subscription_of(consumer: Any) -> Any:
 
 
 async def committed_offsets(consumer: Any, partitions: list[TopicPartition]) -> Mapping[TopicPartition, Any]:
-    """What a consumer's group has committed. Raises KafkaError."""
+    """The committed offsets of a consumer's group. Raises KafkaError."""
     offsets: Mapping[TopicPartition, Any] = await consumer._coordinator.fetch_committed_offsets(partitions)
     return offsets
 
@@ -364,10 +366,10 @@ async def committed_offsets(consumer: Any, partitions: list[TopicPartition]) -> 
 async def commit_offsets(
     consumer: Any, offsets: Mapping[TopicPartition, OffsetAndMetadata], check: Callable[[], None]
 ) -> None:
-    """Commit by one request, as the member that the consumer is. `check` may raise, right before it. Raises KafkaError.
+    """Commit with one request, as this member of the group. `check` may raise right before it. Raises KafkaError.
 
-    aiokafka's own `commit` goes on for ever while brokers are away. For a topic that was deleted it goes on until there
-    is one of that name again, which then has offsets of the old one.
+    aiokafka's `commit` retries forever while brokers are out of reach. For a deleted topic it retries until a topic of
+    that name exists again, which then gets the old offsets.
     """
     coordinator = consumer._coordinator
     await coordinator.ensure_coordinator_known()
@@ -381,7 +383,7 @@ async def offsets_at(
 ) -> Mapping[TopicPartition, tuple[int, int | None]]:
     """Offset and time of the first record since a time, by partition. `committed`: as read-committed consumers see it.
 
-    The consumer's public methods ask the same, but drop the time, and each has a way of its own to say "none".
+    The consumer's public methods send the same request, but drop the time, and differ in how they return "none".
     """
     fetcher = consumer._fetcher
     fetcher._isolation_level = 1 if committed else 0
@@ -390,7 +392,7 @@ async def offsets_at(
 
 
 def abandon(consumer: Any) -> None:
-    """End what aiokafka leaves behind when a consumer's own `stop` does not come to its end."""
+    """End the tasks that aiokafka leaves behind if a consumer's `stop` does not finish."""
     coordinator, fetcher, client = consumer._coordinator, consumer._fetcher, consumer._client
     tasks = [
         getattr(coordinator, name, None)

@@ -59,7 +59,7 @@ _SOON_S, _PATIENCE = 0.005, 100
 class KafkaBus:
     """The bus on a Kafka cluster, made by `open`.
 
-    It gets over brokers that go away and come back by itself; `trouble` says when they are away.
+    It recovers from outages of brokers; `trouble` reports them.
     """
 
     marker_offsets = 1
@@ -89,8 +89,8 @@ class KafkaBus:
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire, options.names.cursors)
         self._producers = PartitionProducers(self._wire)
-        # A broker answers one request of a producer at a time, and a producer fails as a whole: what a topic takes long
-        # for, or refuses, must touch no command.
+        # A broker answers one request of a producer at a time, and a producer fails as a whole. A slow or refusing
+        # topic must not delay commands.
         self._commands, self._administrative, self._to_topics = (
             Appender(options, self._catalog, self._note_end, clock) for _ in range(3)
         )
@@ -113,10 +113,10 @@ class KafkaBus:
         failpoint: Failpoint = no_failpoint,
         abandoned: Collection[str] = (),
     ) -> KafkaBus:
-        """`abandoned`: committers of single appends. If a process died within a transaction of one, it is ended here:
-        at once, and whenever it blocks a partition.
+        """`abandoned`: committers of single appends. If a process died within such a transaction, it is ended here: at
+        once, and whenever it blocks a partition.
 
-        Raises BadConfig if the brokers refuse us or a setting cannot work, Unavailable if they are away.
+        Raises BadConfig if the brokers refuse us or a setting cannot work, Unavailable if they are out of reach.
         """
         bus = cls(options, clock, failpoint, abandoned)
         await bus._wire.open()
@@ -164,7 +164,7 @@ class KafkaBus:
             if results[where].first_offset < end:  # no shard reads the record there
                 self._end_reason = LogFailed(
                     f"topic {where[0]!r}, partition {where[1]}, ended at offset {end}, and takes records at "
-                    f"{results[where].first_offset}: it was made again"
+                    f"{results[where].first_offset}: it was recreated"
                 )
                 self._check()
         return results
@@ -223,13 +223,13 @@ class KafkaBus:
             if end >= own:
                 self._saw_end(where, end)
                 return end
-            # Committed here, and not to be seen yet: the broker is still writing the markers of the transaction, or it
-            # was deposed and does not know it.
+            # Committed here, but not visible yet: the broker is still writing the transaction's markers, or is a former
+            # leader that does not know it.
             if attempt == _PATIENCE // 2:
                 await self._wire.refresh()
             await asyncio.sleep(_SOON_S)
-        if topic not in self._own:  # what was committed to a topic of duemq's own stays committed: `Tails` goes by it
-            self._ends.set(where, end)  # an older transaction of somebody else is open, or this is another topic by now
+        if topic not in self._own:  # commits to duemq's own topics stay committed, and `Tails` relies on it
+            self._ends.set(where, end)  # another client's older transaction is open, or the topic was recreated
         return end
 
     async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
@@ -344,7 +344,7 @@ class KafkaBus:
             await self._cut({where: offset if offset >= 0 else ends[where] for where, offset in young.items()})
 
     async def reclaim(self) -> None:
-        self._check()  # a broker's disk is its own business
+        self._check()  # brokers manage their disks
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
@@ -356,7 +356,7 @@ class KafkaBus:
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         self._check()
-        if offsets:  # Kafka keeps none of a topic that is not there
+        if offsets:  # Kafka keeps no offsets of a missing topic
             await self._places.begin_group(topic, group, offsets)
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
@@ -368,7 +368,7 @@ class KafkaBus:
         info = await self.topic(topic)
         return await self._places.readers(topic, info.partitions) if info else []
 
-    # --- how it is ------------------------------------------------------------------------------------------------
+    # --- status ---------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, into: Path) -> bool:
         return False
@@ -408,7 +408,7 @@ class KafkaBus:
             if error is not None:
                 log.warning("closing the kafka bus: %r", error, extra={"action": "kafka_close"})
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._end_reason is not None:
@@ -422,7 +422,7 @@ class KafkaBus:
             self.subscriptions.wake_all()
 
     async def _end_abandoned(self, transactional_id: str) -> None:
-        """End the open transaction of a process that died, unless this process has one under way."""
+        """End the open transaction of a dead process, unless this process has one in progress."""
         name = self._abandoned[transactional_id]
         running = self._committers.get(name)
         if running is not None and running.state is not CommitterState.ENDED:
@@ -433,7 +433,7 @@ class KafkaBus:
             log.warning("what committer %s left open cannot be ended now: %s", name, error, extra={"action": "fence"})
 
     async def _exists(self, topic: str, partition: int) -> bool:
-        """Raises LogFailed for a topic of duemq's own that is missing: an empty answer would be untrue."""
+        """Raises LogFailed if one of duemq's own topics is missing: an empty answer would be wrong."""
         metadata = await self._catalog.recall(topic)
         if metadata is None and topic in self._own:
             raise LogFailed(_GONE.format(topic))
@@ -452,9 +452,9 @@ class KafkaBus:
             self._tails.trim(where, offset)
 
     def _begin_again(self, topic: str) -> None:
-        """A topic of duemq's own, and not a vital one, is another one than before: its readers begin at its start."""
+        """A topic of duemq that is not vital was replaced: its readers begin at its start."""
         log.error(
-            "topic %s was deleted and made again, or cut short: its records are lost", topic,
+            "topic %s was recreated or truncated: its records are lost", topic,
             extra={"action": "made_again", "topic": topic},
         )  # fmt: skip
         self._incarnations[topic] += 1
@@ -473,12 +473,12 @@ class KafkaBus:
         before = self._ends.find(where)
         if before is None or end > before:
             self._ends.set(where, end)
-            # Readers of a followed partition are woken when its frames are here.
+            # Readers of a followed partition are woken when its frames arrive.
             if not self._tails.follows(where):
                 self.subscriptions.wake((where,))
 
     def _saw_end(self, where: Partition, end: int) -> None:
-        """The broker says where a partition ends. The first time, nobody knows whether it grew."""
+        """Note a partition's end from the broker. The first time, it is unknown whether it grew."""
         if self._ends.find(where) is None:
             self._ends.set(where, end)
         else:
@@ -487,7 +487,7 @@ class KafkaBus:
     def _note_commit(self, results: AppendResults, before: int, after: int) -> None:
         self._wire.note_answer()
         for where, batch in results.items():
-            # Where its first frame can be read, all can.
+            # If its first frame can be read, all can.
             self._note_end(where, batch.first_offset + 1)
             if where[0] in self._own:
                 self._probe.sample(batch.timestamp, before, after)

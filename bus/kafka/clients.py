@@ -1,6 +1,6 @@
-"""The clients of aiokafka that duemq uses: all are made here, with the defects mended that they can meet.
+"""Makes all aiokafka clients that duemq uses, with the fixes that they need.
 
-None of them makes a topic by asking for it: a test finds any client that is made elsewhere. Arguments are those of
+None of them creates topics by requesting them. A test finds any client made elsewhere. Arguments are those of
 aiokafka's classes.
 """
 
@@ -22,7 +22,7 @@ from duemq.bus.kafka.aiokafka_internals import (
 
 
 def new_client(**settings: Any) -> Any:
-    """A client for requests alone."""
+    """A client only for requests."""
     return _mended(AIOKafkaClient(**settings))
 
 

@@ -1,8 +1,8 @@
-"""Frames inside, Kafka's key, headers and value outside.
+"""Converts between frames and Kafka's key, headers and value.
 
-A frame that duemq made comes back byte for byte. Of other programs' records, what a frame cannot hold is replaced, so
-that no record stops a reader: bytes of a header name that are not UTF-8 become U+FFFD, names are cut at 65,535 bytes,
-and of more headers than a frame counts the first 65,000 are kept.
+A frame that duemq made comes back byte for byte. In records of other programs, content that a frame cannot hold is
+replaced, so that no record stops a reader: bytes of a header name that are not UTF-8 become U+FFFD, names are cut at
+65,535 bytes, and of more headers than a frame counts the first 65,000 are kept.
 """
 
 from __future__ import annotations

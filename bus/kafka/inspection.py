@@ -1,4 +1,4 @@
-"""Looks at a Kafka cluster without making anything, for `duemq doctor`."""
+"""Inspects a Kafka cluster without creating anything, for `duemq doctor`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Inspection:
 
     @classmethod
     async def open(cls, options: KafkaOptions, clock: Callable[[], int]) -> Self:
-        """`clock` gives epoch ms. Raises BadConfig where the brokers refuse us, Unavailable where they are away."""
+        """`clock` returns epoch ms. Raises BadConfig if the brokers refuse us, Unavailable if they are out of reach."""
         inspection = cls(options, clock)
         await inspection._wire.open()
         return inspection
@@ -37,7 +37,7 @@ class Inspection:
         await self._wire.close()
 
     def brokers(self) -> int:
-        """How many the cluster knows."""
+        """The number of brokers in the cluster."""
         cluster = self._wire.client.cluster
         return sum(not cluster.is_bootstrap(broker.nodeId) for broker in cluster.brokers())
 
@@ -45,7 +45,7 @@ class Inspection:
         return await uses_v2(self._options, self._wire)
 
     async def max_transaction_ms(self) -> int | None:
-        """How long a transaction of any client may be open; None where duemq's user may not ask. Raises LogFailed."""
+        """How long a transaction of any client may be open; None if duemq's user may not see it. Raises LogFailed."""
         cluster = self._wire.client.cluster
         timeouts: list[int] = []
         for broker in cluster.brokers():
@@ -55,16 +55,16 @@ class Inspection:
         return max(timeouts, default=None)
 
     async def topic(self, name: str) -> TopicMetadata | None:
-        """None where it is not there, or duemq's user may not describe it. Raises LogFailed."""
+        """None if it does not exist, or duemq's user may not describe it. Raises LogFailed."""
         return (await self._catalog.find([name])).get(name)
 
     async def misfit(self, name: str, *, expires: bool) -> str | None:
-        """How a topic of duemq's own, which exists, is not as it must be. `expires`: see `Bus.create_log`."""
+        """The fault of an existing topic of duemq. `expires`: see `Bus.create_log`."""
         return await self._maker.misfit(name, settings_of_own(self._options, None if expires else NEVER))
 
     async def clock_offset_ms(self) -> float | None:
-        """How far this machine's clock is ahead of the brokers'; None where no server has compared clocks yet. It
-        appends records to `duemq.clock`, as each server does every second."""
+        """How far this machine's clock is ahead of the brokers'; None if no server has compared clocks yet. Appends
+        records to `duemq.clock`, as each server does every second."""
         if await self.topic(self._options.names.on_brokers(CLOCK_TOPIC)) is None:
             return None
         topic = ClockTopic(self._wire, self._maker, self._options, self._clock)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class NamedBus:
-    """See `Bus`. Sentences about topics have the names of the brokers: an operator looks for them there."""
+    """See `Bus`. Sentences about topics use the brokers' names, which operators need to find them."""
 
     def __init__(self, inner: Bus, names: NamesOnBrokers) -> None:
         self._inner, self._names, self._name = inner, names, names.on_brokers

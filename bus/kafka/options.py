@@ -1,4 +1,4 @@
-"""How a Kafka cluster is reached, and how duemq's own topics on it must be."""
+"""Connection settings of a Kafka cluster, and requirements of duemq's own topics on it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 TRANSACTIONS = ("auto", "v1")
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
-# How long a client waits before it tries again. Also what a new committer waits while the broker ends the open
-# transaction of the one before, so it is part of every take-over.
+# How long a client waits before a retry. A new committer also waits this long while the broker ends the previous one's
+# open transaction, so it is part of every takeover.
 _RETRY_MS = 40
 
 
@@ -85,15 +85,15 @@ class KafkaOptions:
 
     @property
     def delivery_timeout_s(self) -> float:
-        """How long an append or a commit is waited for: a broker that died is replaced within this time."""
+        """How long to wait for an append or a commit: a dead broker is replaced within this time."""
         return self.transaction_timeout_ms / 1000
 
     def transactional_id(self, committer: str) -> str:
-        """By which brokers know the committer of this name."""
+        """The brokers' id of the committer with this name."""
         return f"duemq-{self.cluster}-{committer}"
 
     def client(self) -> dict[str, Any]:
-        """Arguments that all clients of aiokafka share. Raises BadConfig where a file cannot be read."""
+        """Arguments that all aiokafka clients share. Raises BadConfig if a file cannot be read."""
         settings: dict[str, Any] = {
             "bootstrap_servers": self.addresses,
             "client_id": f"duemq-{self.cluster}",
@@ -114,7 +114,7 @@ class KafkaOptions:
 
     def _read_files(self) -> ssl.SSLContext:
         try:
-            # Without a password OpenSSL would ask for that of an encrypted key at the terminal.
+            # Without a password, OpenSSL would prompt for the password of an encrypted key at the terminal.
             context: ssl.SSLContext = create_ssl_context(
                 cafile=self.ca, certfile=self.cert, keyfile=self.key, password=""
             )

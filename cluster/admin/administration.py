@@ -1,4 +1,4 @@
-"""The administrative side of a process: the state that it shares with all others, and the trail of who changed it."""
+"""The administrative side of a process: the state that all processes share, and the trail of its changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.cluster.admin.trail import Trail
 
 
 class Administration:
-    """`bus`: as of `AdminLog`. `clock` gives epoch ms."""
+    """`bus`: as for `AdminLog`. `clock` returns epoch ms."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""API keys as administrative state: each is an item. Those that were revoked or have expired are known for a month."""
+"""API keys as administrative state, one item each. Revoked and expired keys are kept for a month."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from duemq.model.timing import format_ms, instant_after, parse_duration, parse_i
 DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
 MAX_KEYS: Final = 1_000  # revoked ones included
 KEPT_MS: Final = 30 * 24 * 3600 * 1000
-"""How long a key is known after it has ended, unless there is no room."""
+"""How long an ended key is kept, unless there is no room."""
 _SHOWN: Final = 10  # ids of keys of one name
-_FORGET_MOST: Final = 20  # with one new key: each removal is a record of the log
+_FORGET_MOST: Final = 20  # per new key: each removal is a record of the log
 
 _KIND = "keys"
 _NEW_FIELDS = ("name", "scopes", "role", "topics", "rate", "expires_at", "expires_after", "confirm")
 
 
 class ApiKeys:
-    """`by_id` has all keys. `by`, of each change, says who asked for it. `clock` gives epoch ms.
+    """`by_id` has all keys. `by` is the caller of a change. `clock` returns epoch ms.
 
-    `asked_for`: whether callers have to show who they are though there are no keys here, by the settings.
+    `asked_for`: whether the settings require a key even if there are none here.
     """
 
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
@@ -41,38 +41,38 @@ class ApiKeys:
 
     @property
     def count(self) -> int:
-        """Of all keys, also of those that only another version of duemq can read."""
+        """The number of all keys, including those that only another version of duemq can read."""
         return len(self.by_id) + len(self._reader.unreadable)
 
     @property
     def would_close(self) -> bool:
-        """Whether the next key is the first, and from it on callers without one are refused."""
+        """Whether the next key is the first, after which callers without one are refused."""
         return not (self.asked_for or self.count or self.admin.keys_are_lost)
 
     def why_ended(self, caller: str) -> str:
-        """Why a caller, as `Grant.caller` has it, may do nothing any more, in a sentence; empty if it may, or if no key
-        of this log tells. What people may do, their provider knows."""
+        """Why a caller (`Grant.caller`) has lost its access, in a sentence; empty if it has access, or is not a key of
+        this log. The access of people is up to their provider."""
         key = self.by_id.get(caller)
         if key is not None and (state := key.state(self._clock())) != "active":
             return f"key {key.name} ({key.id}) {'was' if state == 'revoked' else 'has'} {state}"
         if key is None and is_key_id(caller) and caller not in self._reader.unreadable:
-            return f"key {caller} is known no more"
+            return f"key {caller} does not exist any more"
         return ""
 
     def described(self) -> list[dict[str, Any]]:
-        """What may be shown of each, oldest first."""
+        """The public fields of each key, oldest first."""
         keys = sorted(self.by_id.values(), key=lambda key: (key.created_at, key.id))
         return [self._described(key) for key in keys]
 
     async def make(self, fields: Mapping[str, Any], by: str, *, checked: bool = False) -> dict[str, Any]:
-        """A new key, in force here: what may be shown of it, and its text as `key`.
+        """A new key, in force here: its public fields, and its text as `key`.
 
-        `fields`: `name`, one of `scopes` and `role`, perhaps `topics` and `rate`, at most one of `expires_at` and
-        `expires_after`, and `confirm`: false asks before the first key shuts callers out. `checked`: a key that does so
-        has to be an admin's. Raises Rejected, and what `AdminLog.change` raises.
+        `fields`: `name`, one of `scopes` and `role`, optionally `topics` and `rate`, at most one of `expires_at` and
+        `expires_after`, and `confirm`: false refuses the first key if callers without a key would lose access.
+        `checked`: such a key must be an admin's. Raises Rejected, and the errors of `AdminLog.change`.
         """
         if unknown := sorted(fields.keys() - set(_NEW_FIELDS)):
-            raise Rejected("unknown_field", f"{shown(unknown[0])} is no field of a key", unknown[0])
+            raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field of a key", unknown[0])
         name, rate, now = fields.get("name"), fields.get("rate", 0), self._clock()
         if type(fields.get("confirm", True)) is not bool:
             raise Rejected("bad_field", f"confirm is true or false, not {shown(fields['confirm'])}", "confirm")
@@ -86,12 +86,12 @@ class ApiKeys:
             self._check_first(key, fields.get("confirm", True), now)
         await self._forget(now, by)
         if self.count >= MAX_KEYS:
-            raise Rejected("not_supported", f"there are {MAX_KEYS} keys, revoked ones included, and may not be more")
+            raise Rejected("not_supported", f"there are {MAX_KEYS} keys, including revoked ones, which is the limit")
         await self._put(key, by, 0)
         return self._described(key) | {"key": text}
 
     async def rotate(self, id_: str, overlap_ms: int, by: str) -> dict[str, Any]:
-        """A new text for a key, shown as `make` does. The old one is good for so much longer (ms)."""
+        """A new text for a key, returned as by `make`. The old text stays valid for `overlap_ms`."""
         key, version = self._find(id_)
         key, text = rotated(key, self._clock(), overlap_ms)
         await self._put(key, by, version)
@@ -105,8 +105,8 @@ class ApiKeys:
         return self._described(key)
 
     async def _forget(self, now: int, by: str) -> None:
-        """Remove keys that ended long ago; without room, any that ended. Never the last one: without a key everybody
-        may call."""
+        """Remove keys that ended long ago; without room, any ended keys. Never the last key: without a key, every
+        caller has access."""
         full = self.count >= MAX_KEYS or self.admin.state.size_bytes > MAX_BYTES - RESERVE_BYTES
         ended = sorted((key.ended_at(now), key.id) for key in self.by_id.values() if key.state(now) != "active")
         gone = [id_ for at, id_ in ended if full or at < now - KEPT_MS]
@@ -114,7 +114,7 @@ class ApiKeys:
             try:
                 await self.admin.change(f"{_KIND}/{id_}", None, by, self._find(id_)[1])
             except Rejected as error:
-                if error.code not in ("conflict", "unknown_key"):  # another process forgets, too
+                if error.code not in ("conflict", "unknown_key"):  # another process removes keys, too
                     raise
                 return
 
@@ -122,7 +122,7 @@ class ApiKeys:
         if Scope.ADMIN not in key.scopes:
             raise Rejected(
                 "needs_admin",
-                "the first key has to be an admin's: from then on callers without a key are refused, and only an admin "
+                "the first key must be an admin's: from then on callers without a key are refused, and only an admin "
                 "can make more keys",
                 "scopes",
             )
@@ -136,8 +136,8 @@ class ApiKeys:
             )  # fmt: skip
 
     def named(self, text: str) -> ApiKey:
-        """The key with this id; else the one with this name, of those that are active if any is. Raises Rejected
-        `unknown_key`, and `bad_field` if several have the name."""
+        """The key with this id; else the one with this name, preferring active ones. Raises Rejected `unknown_key`, and
+        `bad_field` if several have the name."""
         if (key := self.by_id.get(text)) is not None:
             return key
         named = [key for key in self.by_id.values() if key.name == text]
@@ -173,7 +173,7 @@ def _scopes_in(fields: Mapping[str, Any]) -> Sequence[str]:
     if "scopes" in fields:
         raise Rejected("bad_field", "scopes and role are both given: a role stands for its scopes", "role")
     if type(role) is not str or role not in ROLES:
-        raise Rejected("bad_field", f"{shown(role)} is no role: there are {', '.join(ROLES)}", "role")
+        raise Rejected("bad_field", f"{shown(role)} is not a role: there are {', '.join(ROLES)}", "role")
     return ROLES[role]
 
 

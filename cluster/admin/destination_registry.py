@@ -1,9 +1,9 @@
-"""Destinations beyond the log as administrative state: `destinations/NAME` is a declaration, `credentials/NAME` what
-opens it.
+"""Destinations beyond the log as administrative state: `destinations/NAME` is a declaration, `credentials/NAME` its
+credentials.
 
-Credentials are bound to the scheme, host and port that they were given for. A destination whose URL names another one
-is disabled until they are given again: a secret never reaches another server, and no message goes out unsigned while
-both are changed.
+Credentials are bound to the scheme, host and port that they were given for. A destination whose URL names another
+server is disabled until they are given again: a secret never reaches another server, and no message is sent unsigned
+while both change.
 """
 
 from __future__ import annotations
@@ -21,38 +21,37 @@ from duemq.model.timing import shown
 
 MAX_DESTINATIONS: Final = 200
 FIELDS: Final = ("url", "topics", "rate", "concurrency", "timeout", "ordered", "retry", "options")
-"""Of a declaration, what its owner may change; how it is paused and disabled has calls of its own."""
+"""The fields of a declaration that its owner may change; pausing and disabling are separate calls."""
 
 _KIND, _SECRETS = "destinations", "credentials"
 _MISPLACED: Final = "its credentials are for another scheme, host or port: give them again"
 _NOT_KNOWN: Final = "another version of duemq has its credentials: give them again"
 _MAX_REASON: Final = 500  # characters
-_TRIES: Final = 10  # a relay that disables a destination may come in between
+_TRIES: Final = 10  # a relay that disables a destination may interfere
 
 Begin = Callable[[Destination, Sequence[str]], Awaitable[None]]
-"""Called with topics that are new for a destination, before they count: puts its group where it is to begin."""
+"""Called with new topics of a destination before they take effect: sets its group's start in them."""
 
 
 def _start_id(now: int, instance: str = "") -> str:
-    """Another one each time. `now`: epoch ms (`Destination.began_at`). `instance`: of the destination; empty for one
-    that is declared."""
+    """A new start id. `now`: epoch ms (`Destination.began_at`). `instance`: of the destination; empty for a new one."""
     return f"{instance or token_hex(8)}.{now:x}-{token_hex(8)}"
 
 
 async def begin_nowhere(destination: Destination, topics: Sequence[str]) -> None:
-    """For who keeps no positions."""
+    """For processes that keep no positions."""
 
 
 class DestinationRegistry:
-    """`by_name` has all that this version can read. `by`, of each change, says who asked for it.
+    """`by_name` has all that this version can read. `by` is the caller of a change.
 
-    Changes raise what `AdminLog.change` raises, and Rejected `unknown_destination` for a name that is not declared.
+    Changes raise the errors of `AdminLog.change`, and Rejected `unknown_destination` for an undeclared name.
     """
 
     def __init__(self, admin: AdminLog) -> None:
         self.admin = admin
         self.by_name: dict[str, Destination] = {}
-        self._declared: dict[str, Destination] = {}  # as they are in the log
+        self._declared: dict[str, Destination] = {}  # as in the log
         self._credentials: dict[str, Credentials] = {}
         self._declarations = ItemReader(_KIND, Destination.model_validate)
         self._secrets = ItemReader(_SECRETS, _parse_secrets)
@@ -83,11 +82,11 @@ class DestinationRegistry:
         return destination
 
     def credentials_of(self, name: str) -> Credentials:
-        """Empty where none are given."""
+        """Empty if there are none."""
         return self._credentials.get(name, Credentials())
 
     def version_of(self, name: str) -> tuple[int, int]:
-        """Of the declaration and of the credentials: another one as soon as either was changed."""
+        """The versions of the declaration and of the credentials: either one changes with each change."""
         state = self.admin.state
         return state.version_of(f"{_KIND}/{name}"), state.version_of(f"{_SECRETS}/{name}")
 
@@ -100,8 +99,8 @@ class DestinationRegistry:
         replace: bool = False,
         begin: Begin = begin_nowhere,
     ) -> Destination:
-        """Declare a destination. `fields`: those of `Destination`. With `replace` in place of one of the same name,
-        which keeps its credentials if there are no new ones, and stays paused if it is.
+        """Declare a destination. `fields`: those of `Destination`. With `replace`, it may replace one of the same name,
+        which keeps its credentials unless new ones are given, and stays paused.
 
         Raises Rejected `bad_field`, `unknown_field`, `destination_exists` or `too_many_destinations`.
         """
@@ -111,7 +110,7 @@ class DestinationRegistry:
         version, secret_version = self.version_of(name)
         if self._has(f"{_KIND}/{name}"):
             if not replace:
-                detail = f"there is a destination {name}: `replace` (--replace) declares it anew"
+                detail = f"destination {name} exists: `replace` (--replace) replaces it"
                 raise Rejected("destination_exists", detail, "name")
             before = self._declared.get(name)
             if before is not None and "paused" not in fields:
@@ -119,10 +118,10 @@ class DestinationRegistry:
             await self._change(before, destination, secrets, by, begin)
             return destination
         if sum(1 for _ in self.admin.state.of_kind(_KIND)) >= MAX_DESTINATIONS:
-            raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, and may not be more")
+            raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, which is the limit")
         await begin(destination, (destination.own_topic, destination.retry_topic, *destination.topics))
         destination = destination.model_copy(update={"start_id": _start_id(self.admin.clock())})
-        # Always, so that of two who declare the same name at the same time one loses before it has done anything.
+        # Always, so that of two concurrent declarations of a name, one fails before it has done anything.
         await self._put_credentials(destination, secrets or Credentials(), by, secret_version)
         await self._put(destination, by, version)
         return destination
@@ -136,18 +135,18 @@ class DestinationRegistry:
         *,
         begin: Begin = begin_nowhere,
     ) -> Destination:
-        """Change fields of `FIELDS`, each as a whole, and the credentials, all of them. None: as they are.
+        """Change fields of `FIELDS`, each as a whole, and the credentials, all of them. None: unchanged.
 
-        Raises Rejected `bad_field` or `unknown_field`; also where credentials would go to a place that they were not
+        Raises Rejected `bad_field` or `unknown_field`; also if credentials would go to a server that they were not
         given for.
         """
         before = self._find_declared(name)
         if unknown := sorted(changes.keys() - set(FIELDS)):
-            raise Rejected("unknown_field", f"{shown(unknown[0])} is nothing that can be changed here", unknown[0])
+            raise Rejected("unknown_field", f"{shown(unknown[0])} cannot be changed here", unknown[0])
         fields = before.value() | dict(changes)
         after = read_destination({"name": name, "url": fields["url"]})
         if after.system is not before.system and "options" not in changes:
-            del fields["options"]  # those of another system
+            del fields["options"]  # of another system
         after = read_destination(fields)
         await self._change(before, after, None if credentials is None else read_credentials(credentials), by, begin)
         return after
@@ -168,7 +167,7 @@ class DestinationRegistry:
         if topics or not start_id:
             start_id = _start_id(self.admin.clock(), before.instance if before is not None else "")
         after = after.model_copy(update={"start_id": start_id})
-        # Whichever comes first, what is between the two counts as disabled.
+        # Whichever is first, the destination counts as disabled between the two.
         if secrets is not None and secrets.names:
             await self._put_credentials(after, secrets, by, secret_version)
         if before != after:
@@ -180,15 +179,15 @@ class DestinationRegistry:
         return await self._set(name, by, paused=True)
 
     async def resume(self, name: str, by: str) -> Destination:
-        """Hand on again, also to one that was disabled."""
+        """Send again, also if it was disabled."""
         return await self._set(name, by, paused=False, disabled="")
 
     async def disable(self, name: str, reason: str, by: str) -> Destination:
-        """Stop handing on, because the other side wants no more. `reason`: a sentence."""
-        return await self._set(name, by, disabled=reason[:_MAX_REASON] or "the other side wants no more")
+        """Stop sending, because the other side refuses messages. `reason`: a sentence."""
+        return await self._set(name, by, disabled=reason[:_MAX_REASON] or "the other side refuses messages")
 
     async def _set(self, name: str, by: str, **changes: Any) -> Destination:
-        """Set fields that others do not change; what is so already stays so."""
+        """Set fields that no other caller changes. A repeat does no harm."""
         for _ in range(_TRIES):
             before = self._find_declared(name)
             after = before.model_copy(update=changes)
@@ -199,10 +198,10 @@ class DestinationRegistry:
             except Rejected as error:
                 if error.code != "conflict":
                     raise
-        raise Rejected("conflict", f"destination {name} was changed by others again and again")
+        raise Rejected("conflict", f"destination {name} was changed by others repeatedly")
 
     async def remove(self, name: str, by: str) -> None:
-        """Remove a declaration and its credentials. Also one that this version cannot read."""
+        """Remove a declaration and its credentials, even if this version cannot read it."""
         if not self._has(f"{_KIND}/{name}"):
             raise _unknown(name)
         version, secret_version = self.version_of(name)
@@ -210,7 +209,7 @@ class DestinationRegistry:
         try:
             await self.admin.change(f"{_SECRETS}/{name}", None, by, secret_version)
         except Rejected as error:
-            if error.code != "conflict":  # it is declared anew by now
+            if error.code != "conflict":  # it was declared again
                 raise
 
     def _find_declared(self, name: str) -> Destination:
@@ -231,7 +230,7 @@ class DestinationRegistry:
 
 
 def _parse_secrets(value: Value) -> tuple[str, Credentials]:
-    """The place that they are for, and the credentials."""
+    """The server that they are for, and the credentials."""
     return str(value["place"]), Credentials.model_validate(value["values"])
 
 

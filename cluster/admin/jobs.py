@@ -1,7 +1,7 @@
 """Bulk jobs as administrative state: a bounded number of items, which new jobs take over from the oldest ended ones.
 
-Whoever runs a job has its item say so, and writes it again every second or two: by that the others know that it lives.
-Of two who take a job over at once, one loses by the version of the item.
+The process that runs a job is in its item, and writes the item every second or two, which shows others that it is
+alive. If two processes take over a job at once, one fails because of the item's version.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from duemq.model.state_table import IllegalStep
 from duemq.model.timing import shown
 
 MAX_JOBS: Final = 40
-"""How many are known, ended ones included."""
+"""The limit of known jobs, including ended ones."""
 MAX_OPEN: Final = 32
-"""How many may run or be paused at a time."""
+"""The limit of jobs that run or are paused."""
 MAX_OPEN_OF_CALLER: Final = 4
-"""The same of one caller. Those without keys, if a server asks for none, are no caller."""
+"""The same for one caller. It does not apply without keys, if a server requires none."""
 
 _KIND: Final = "jobs"
-_TRIES: Final = 10  # the process that runs a job writes it every second, and may come in between
+_TRIES: Final = 10  # the process that runs a job writes it every second, and may interfere
 
 
 class JobTaken(Exception):
-    """Somebody else runs the job."""
+    """Another process runs the job."""
 
 
 def take_over(job: Job, current: Job) -> Job:
-    """The job with what others than its owner have written."""
+    """The job with the changes of others than its owner."""
     return replace(job, state=current.state, ended_at=current.ended_at, by=current.by, reason=current.reason)
 
 
 class Jobs:
-    """`by_id` has all that are known, with the versions of their items in `versions`. `clock` gives epoch ms."""
+    """`by_id` has all known jobs, `versions` the versions of their items. `clock` returns epoch ms."""
 
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
         self.admin, self._clock = admin, clock
@@ -60,7 +60,7 @@ class Jobs:
         return not self._reader.unreadable
 
     def listed(self) -> list[Job]:
-        """All that are known, the newest first."""
+        """All known jobs, newest first."""
         return sorted(self.by_id.values(), key=lambda job: (job.created_at, job.id), reverse=True)
 
     def find(self, id_: str) -> Job:
@@ -70,21 +70,21 @@ class Jobs:
         return job
 
     def begun(self, once: str) -> Job | None:
-        """The job that was begun with this Idempotency-Key, while it is known. Raises Rejected `idempotency_conflict`
-        for one with another body."""
+        """The job created with this Idempotency-Key, while it is known. Raises Rejected `idempotency_conflict` if its
+        body differs."""
         key = once.partition(":")[0]
         for job in self.by_id.values():
             if job.once is not None and job.once.partition(":")[0] == key:
                 if job.once != once:
-                    detail = f"this Idempotency-Key began job {job.id}, which is another one"
+                    detail = f"this Idempotency-Key created job {job.id} with another body"
                     raise Rejected("idempotency_conflict", detail, "Idempotency-Key", id=job.id)
                 return job
         return None
 
     async def add(self, job: Job) -> Job:
-        """Begin a job; or return the one that was begun with its Idempotency-Key.
+        """Create a job, or return the one created with its Idempotency-Key.
 
-        Raises Rejected `too_many_jobs`, `idempotency_conflict`, and what `AdminLog.change` raises.
+        Raises Rejected `too_many_jobs`, `idempotency_conflict`, and the errors of `AdminLog.change`.
         """
         while True:
             if job.once is not None and (known := self.begun(job.once)) is not None:
@@ -100,10 +100,10 @@ class Jobs:
     def _free_slot(self, by: str) -> str:
         opened = [job.by for job in self.by_id.values() if job.state not in ENDED]
         if by and opened.count(by) >= MAX_OPEN_OF_CALLER:
-            detail = f"{MAX_OPEN_OF_CALLER} jobs of this caller run or are paused, and more may not be"
+            detail = f"{MAX_OPEN_OF_CALLER} jobs of this caller run or are paused, which is the limit"
             raise Rejected("too_many_jobs", detail)
         if len(opened) >= MAX_OPEN:
-            raise Rejected("too_many_jobs", f"{MAX_OPEN} jobs run or are paused, and more may not be")
+            raise Rejected("too_many_jobs", f"{MAX_OPEN} jobs run or are paused, which is the limit")
         taken = self._reader.unreadable.union(self._slots.values())
         free = next((slot for slot in map(str, range(MAX_JOBS)) if slot not in taken), None)
         if free is not None:
@@ -117,7 +117,7 @@ class Jobs:
         return self.admin.state.version_of(f"{_KIND}/{slot}")
 
     async def tell(self, id_: str, event: JobEvent, by: str, reason: str = "") -> Job:
-        """Pause, resume or cancel a job. What is so already stays so. Who resumes it answers for it from then on.
+        """Pause, resume or cancel a job. A repeat does no harm. After a resume, its caller is responsible for the job.
 
         Raises Rejected `unknown_job`, `job_ended`.
         """
@@ -137,11 +137,11 @@ class Jobs:
             except Rejected as error:
                 if error.code != "conflict":
                     raise
-        raise Rejected("conflict", f"job {id_} was changed by others again and again")
+        raise Rejected("conflict", f"job {id_} was changed by others repeatedly")
 
     async def claim(self, job: Job, version: int, owner: str) -> Job:
-        """Have a job belong to a process. `version`: of the item as it was seen. Raises JobTaken, and what
-        `AdminLog.change` raises."""
+        """Make a process the owner of a job. `version`: of the item as the process saw it. Raises JobTaken, and the
+        errors of `AdminLog.change`."""
         try:
             await self._put(claimed := replace(job, owner=owner), owner, version)
             return claimed
@@ -151,10 +151,10 @@ class Jobs:
             raise JobTaken from error
 
     async def save(self, job: Job, *, release: bool = False) -> Job:
-        """Write the progress of a job as its owner; with `release` give up the ownership. Returns the job, with what
-        others asked for meanwhile.
+        """Write the progress of a job as its owner; with `release` give up the ownership. Returns the job with requests
+        of others in the meantime.
 
-        Raises JobTaken where it is somebody else's by now.
+        Raises JobTaken if it has another owner.
         """
         for _ in range(_TRIES):
             current = self.by_id.get(job.id)
@@ -172,7 +172,7 @@ class Jobs:
         raise JobTaken
 
     async def _put(self, job: Job, by: str, version: int) -> None:
-        """Write a job that has begun. What this adds to it is bounded by its reasons."""
+        """Write an existing job. What this adds to the item is bounded by its number of reasons."""
         await self.admin.change(f"{_KIND}/{self._slots[job.id]}", job.value(), by, version, always=True)
 
 

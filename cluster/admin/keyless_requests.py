@@ -1,4 +1,4 @@
-"""How many requests came without a key in the last minute: those that the first key shuts out."""
+"""Counts requests without a key in the last minute, which the first key would refuse."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class KeylessRequests:
         self._counts[slot] = self._counts.get(slot, 0) + 1
 
     def count(self, now: int) -> int:
-        """Of the last minute, to five seconds."""
+        """Of the last minute, accurate to five seconds."""
         slot = now // _SLOT_MS
         return sum(count for past, count in self._counts.items() if slot - _SLOTS < past <= slot)

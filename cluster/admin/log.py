@@ -1,4 +1,4 @@
-"""The log of the administrative state: followed by every process, changed by any."""
+"""The log of the administrative state: every process follows it, and any may change it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ log = logging.getLogger(__name__)
 
 _READ = 500  # records at a time
 _QUIET_S = 5.0
-_OPENING_S = 0.02  # between looks whether the process has opened its log
+_OPENING_S = 0.02  # between checks whether the process has opened its log
 _ANSWER_S = 5.0
-_LOST = "access/lost"  # the item that says that there were API keys
-_KEPT_RECORDS = 1_000  # behind a snapshot; beyond, the next change makes a new one
+_LOST = "access/lost"  # the item that records that there were API keys
+_KEPT_RECORDS = 1_000  # after a snapshot; above this, the next change makes a new one
 
 
 class AdminLog:
-    """Follows the log while `run` runs. `bus` returns the bus in use, which a node reopens after a failure, and raises
+    """Follows the log while `run` runs. `bus` returns the current bus, which a node reopens after a failure, and raises
     Unavailable while there is none."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self.clock = bus, clock
         self.state = AdminState(0)
-        self.ready = asyncio.Event()  # set once the end of the log was reached for the first time
+        self.ready = asyncio.Event()  # set once the end of the log was first reached
         self._grown = asyncio.Condition()
         self._listeners: list[tuple[str, Callable[[], None]]] = []
         self._start = 0
         self._incarnation: int | None = None  # of the topic, when its state was read
         self._had_keys = False  # or may have had some
-        self._opening = True  # the process has no log open yet
-        # The first failure may be the process closing its log, or a broker that hands over.
+        self._opening = True  # the process has not opened its log yet
+        # The first failure may be the process closing its log, or a broker handing over.
         self._loop = Loop(
             "administrative log", self._follow, expected=(Unavailable, CorruptStore), quiet=1,
             on_failure=self._on_failure,
@@ -51,12 +51,12 @@ class AdminLog:
 
     @property
     def trouble(self) -> str | None:
-        """Why the log cannot be followed just now, in a sentence: what others change is not seen meanwhile."""
+        """Why the log cannot be followed now, in a sentence. Changes by others are not seen until it can."""
         return self._loop.trouble
 
     async def run(self) -> None:
-        """Follow until cancelled. While the log has a record of no known format the state is not `ready`: what keys
-        there are is not known for certain, and deliveries go on without."""
+        """Follow until cancelled. While the log has a record of unknown format, the state is not `ready`: the set of
+        keys is uncertain. Deliveries continue."""
         await self._loop.run()
 
     def _on_failure(self, error: Exception) -> None:
@@ -84,23 +84,23 @@ class AdminLog:
                     await subscription.wait(_QUIET_S)
 
     async def _begin(self, bus: Bus, subscription: Subscription) -> None:
-        """Read all that is kept, to where the log ends now."""
+        """Read all kept records, up to the current end of the log."""
         incarnation, start = bus.incarnation(ADMIN), await bus.start_offset(ADMIN, 0)
         state, end = AdminState(start), await bus.sure_end(ADMIN, 0)
         while state.next_offset < end:
             if not await _read_into(state, bus):
                 if bus.reach(ADMIN, 0) >= end and not await _read_into(state, bus):
-                    break  # the rest are marks of transactions
+                    break  # the rest are transaction markers
                 await subscription.wait(_QUIET_S)
         if not state.is_complete:
             raise CorruptStore(
-                f"the administrative log begins at record {start} and has no snapshot: somebody else trimmed it. "
-                f"Delete the topic {ADMIN}, and create the API keys again: duemq makes the topic"
+                f"the administrative log begins at record {start} and has no snapshot: another program trimmed it. "
+                f"Delete the topic {ADMIN}, and create the API keys again: duemq creates the topic"
             )
         self._had_keys |= _has_keys(self.state)
         if self._incarnation not in (None, incarnation):
             log.critical(
-                "topic %s was deleted or cut short, and is read from its start again: of %d items (API keys, "
+                "topic %s was deleted or truncated, and is read from its start again: of %d items (API keys, "
                 "destinations, jobs) %d are left. Create and declare the others again",
                 ADMIN, len(self.state.items), len(state.items), extra={"action": "admin.lost"},
             )  # fmt: skip
@@ -114,21 +114,21 @@ class AdminLog:
 
     @property
     def keys_are_lost(self) -> bool:
-        """Whether there were API keys, or may have been, and the log lost them: it is not to be taken for one without.
+        """Whether the log lost API keys that existed or may have existed. Then it must not count as a log without keys.
 
-        The log says so too, for processes that start later.
+        The log records this, too, for processes that start later.
         """
         return (self._had_keys or _LOST in self.state.items) and not _has_keys(self.state)
 
     async def _read(self, bus: Bus, subscription: Subscription) -> bool:
-        """Apply what there is to read now; False if there is nothing."""
+        """Apply the records available now; False if there are none."""
         if bus.incarnation(ADMIN) != self._incarnation:
-            await self._begin(bus, subscription)  # it was deleted, and made again
+            await self._begin(bus, subscription)  # it was recreated
             return True
         expected = self.state.next_offset
         records = await bus.read(ADMIN, 0, expected, _READ)
         if records and records[0].offset > expected and await bus.start_offset(ADMIN, 0) > expected:
-            await self._begin(bus, subscription)  # it was shortened while this process was away
+            await self._begin(bus, subscription)  # it was shortened while this process did not follow it
             return True
         for record in records:
             self.state.apply(record)
@@ -137,7 +137,7 @@ class AdminLog:
         return bool(records)
 
     async def _tell(self, *, all_: bool = False) -> None:
-        """Tell those that follow what has changed; with `all_` all of them, for the state is another one."""
+        """Notify the listeners of changes; with `all_` all of them, because the state was replaced."""
         kinds, self.state.changed_kinds = self.state.changed_kinds, set()
         for kind, listener in self._listeners:
             if all_ or kind in kinds or (kinds and not kind):
@@ -148,9 +148,10 @@ class AdminLog:
     async def change(
         self, item: str, value: Value | None, by: str, version: int | None = None, *, always: bool = False
     ) -> int:
-        """Change an item, or remove it (`value` None). Returns its version once that is durable and in force here.
+        """Change an item, or remove it (`value` None). Returns its version once the change is durable and in force
+        here.
 
-        `version`: the one that it has to have before; None = as it is here. `always`: however full the state is. For
+        `version`: the expected current one; None = the one known here. `always`: even if the state is full, for
         revocations and progress, which add a bounded number of bytes to an item (docs/adr/0052).
 
         Raises Rejected `conflict` if another change was first, `bad_field` if there is no room for it, OutcomeUnknown
@@ -170,22 +171,22 @@ class AdminLog:
             async with asyncio.timeout(_ANSWER_S), self._grown:
                 await self._grown.wait_for(lambda: self.state.next_offset > offset)
         except TimeoutError as error:
-            raise OutcomeUnknown(f"{item} may or may not be changed: the log was not read up to there") from error
+            raise OutcomeUnknown(f"{item} may or may not have changed: the log was not read that far") from error
         now = self.state.items.get(item)
         if now is None or now != (change.version, value):
-            raise Rejected("conflict", f"{item} was changed by somebody else at the same time")
+            raise Rejected("conflict", f"{item} was changed by another caller at the same time")
         if self.state.next_offset - self._start > 2 * _KEPT_RECORDS:
             await self._shorten(bus)
         return change.version
 
     async def _shorten(self, bus: Bus) -> None:
-        """Append a snapshot, and drop what is before the state that it holds."""
+        """Append a snapshot, and drop the records before it."""
         through = self.state.next_offset
         try:
             await bus.append({(ADMIN, 0): [self.state.snapshot()]})
             await bus.trim(ADMIN, 0, through)
             self._start = through
-        except Unavailable as error:  # the next change tries again
+        except Unavailable as error:  # the next change retries
             log.warning("the administrative log is not shortened: %s", error, extra={"action": "admin.shorten"})
 
 

@@ -1,4 +1,4 @@
-"""Sessions of the console as administrative state: each has one of 200 places, so that the items stay few."""
+"""Sessions of the console as administrative state: each uses one of 200 places, which bounds the items."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Sessions:
         return None if session is None or session.expires_at <= self._clock() else session
 
     async def begin(self, session: Session) -> None:
-        """Put it into a free place or that of an expired session. If its caller has `MAX_OF_CALLER`, its oldest makes
-        room; if no place is free, that of the caller with the most. Forget some sessions that have expired.
+        """Put it into the place of an expired session, or a free one. If its caller has `MAX_OF_CALLER`, it replaces
+        the oldest of them; if no place is free, the oldest of the caller with the most. Also removes some expired
+        sessions.
 
-        Raises what `AdminLog.change` raises.
+        Raises the errors of `AdminLog.change`.
         """
         for attempt in range(_ATTEMPTS):
             place = self._place_for(session.caller)
@@ -60,7 +61,7 @@ class Sessions:
             try:
                 version = self._admin.state.version_of(f"{_KIND}/{place}")
                 await self._admin.change(f"{_KIND}/{place}", None, by, version)
-            except Rejected:  # another session has the place by now
+            except Rejected:  # another session took the place
                 return
 
     def _place_for(self, caller: str) -> str:

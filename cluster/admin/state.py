@@ -1,8 +1,8 @@
 """Administrative state: small items that every process of a deployment knows, such as its API keys.
 
-It is what a log says (ADR 38). A record of the log changes one item, and counts only if its version follows the one
-that the item has: so of two who change an item at the same time, the first in the log wins, and the other learns it.
-Now and then a record holds a snapshot of all items, so that what is before it can be dropped.
+A log defines it (ADR 38). A record of the log changes one item, and counts only if its version follows the item's: of
+two concurrent changes, the first in the log wins, and the other caller learns it. From time to time a record holds a
+snapshot of all items, so that earlier records can be dropped.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from duemq.model.errors import CorruptStore, Rejected
 from duemq.model.messages.record import StoredRecord, pack_record, unpack_record
 
 MAX_ITEM_BYTES: Final = 8 << 10
-MAX_BYTES: Final = 512 << 10  # of all items: a snapshot has to fit into one record of any log
+MAX_BYTES: Final = 512 << 10  # of all items: a snapshot must fit into one record of any log
 RESERVE_BYTES: Final = 64 << 10  # of these, for keys, sessions and jobs alone
 MAX_CREDENTIALS_BYTES: Final = 256 << 10  # of these, for credentials at most
-MAX_REMOVED: Final = 500  # removed items whose versions are known, each by itself
+MAX_REMOVED: Final = 500  # removed items whose versions are kept
 
 _FORMAT = 1
 _IN_RESERVE: Final = frozenset(("keys", "sessions", "jobs"))
@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One change: `version` is what the item has afterwards, `at` when it was made (epoch ms), `by` who made it."""
+    """One change: `version` after it, `at` its time (epoch ms), `by` its caller."""
 
     item: str
     version: int
@@ -60,28 +60,28 @@ class AdminState:
         self.items: dict[str, Item] = {}
         self.next_offset = self._start = start
         self.is_complete = start == 0
-        """Whether nothing that was dropped from the log is missing: it was read from its first record, or a snapshot
+        """Whether the state is complete despite dropped records: the log was read from its first record, or a snapshot
         was read."""
         self.changed_kinds = set[str]()
-        """The kinds of items that have changed, until whoever reads this empties it."""
-        self._behind: list[tuple[int, Change]] = []  # changes that may be behind a snapshot which is still to come
+        """The kinds of items that have changed, until the reader clears it."""
+        self._behind: list[tuple[int, Change]] = []  # changes that may be newer than a snapshot still to come
         self._sizes: dict[str, int] = {}
-        self._removed: dict[str, None] = {}  # names of removed items, the one removed first in front
-        self._floor = 0  # the highest version of a removed item that is forgotten: no item has it again
+        self._removed: dict[str, None] = {}  # names of removed items, earliest first
+        self._floor = 0  # the highest version of a forgotten removed item: no item gets it again
 
     def apply(self, record: StoredRecord) -> bool:
-        """Apply the next record; whether an item changed. Raises CorruptStore for one that is none of these."""
+        """Apply the next record; whether an item changed. Raises CorruptStore for an unknown record."""
         self.next_offset = record.offset + 1
         try:
             document = orjson.loads(unpack_record(record.frame).payload)
             if not isinstance(document, dict) or document.pop("format") != _FORMAT:
-                raise ValueError("it is of no format that this version knows")
+                raise ValueError("this version does not know its format")
             if "through" in document:
                 through, floor = int(document["through"]), int(document.get("floor", 0))
                 return self._apply_snapshot(through, floor, _items_of(document["items"]))
-            change = Change(*(document[name] for name in Change._fields))  # a newer version may say more
+            change = Change(*(document[name] for name in Change._fields))  # a newer version may have more fields
             if not isinstance(change.item, str) or not isinstance(change.value, dict | None):
-                raise TypeError("it is no change of an item")
+                raise TypeError("it is not a change of an item")
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"record {record.offset} of the administrative log cannot be read: {error}") from error
         if not self.is_complete:
@@ -101,19 +101,19 @@ class AdminState:
         self._removed.pop(name, None)
         self.changed_kinds.add(name.partition("/")[0])
         if item.value is None:
-            self.items.pop(name, None)  # those that are removed stand in a snapshot in this order, too
+            self.items.pop(name, None)  # a snapshot lists removed items in this order, too
             self._removed[name] = None
         self.items[name] = item
         self._sizes[name] = len(orjson.dumps(item.value))
 
     def _forget(self, name: str) -> None:
-        """Forget a removed item. What is made under an unknown name begins behind the versions of all that are
-        forgotten, so that a change that somebody made of an old version never counts."""
+        """Forget a removed item. New items start above the versions of all forgotten ones, so that a change of an old
+        version never counts."""
         self._floor = max(self._floor, self.items.pop(name).version)
         del self._removed[name], self._sizes[name]
 
     def _apply_snapshot(self, through: int, floor: int, items: Mapping[str, Item]) -> bool:
-        # One that a slow writer appended may be older than what was dropped meanwhile.
+        # A snapshot of a slow writer may be older than records that are already dropped.
         if self.is_complete or through + 1 < self._start:
             return False
         self.is_complete, self._floor = True, floor
@@ -126,7 +126,7 @@ class AdminState:
         return True
 
     def version_of(self, item: str) -> int:
-        """Of an item that is unknown, for it never was or is forgotten: the one that its next change has to follow."""
+        """The version that the next change must follow; for unknown items (new or forgotten), too."""
         return self.items[item].version if item in self.items else self._floor
 
     def of_kind(self, kind: str) -> Iterator[tuple[str, Value]]:
@@ -144,7 +144,7 @@ class AdminState:
         return sum(len(name) + size for name, size in self._sizes.items() if name.startswith(kind))
 
     def check_room(self, change: Change) -> None:
-        """Raises Rejected `bad_field` for a change that there is no room for. One that makes an item no larger has
+        """Raises Rejected `bad_field` if there is no room for a change. A change that does not grow an item always has
         room."""
         size, before = len(orjson.dumps(change.value)), self._sizes.get(change.item, -len(change.item))
         if change.value is None or size <= before:
@@ -159,14 +159,14 @@ class AdminState:
             raise Rejected("bad_field", f"keys and other administrative items may have {most:,} bytes in all")
 
     def snapshot(self) -> bytes:
-        """The record that holds all items as of now. What is before `next_offset` is not needed beside it."""
+        """The record with all current items. Records before `next_offset` are not needed with it."""
         items = {name: [item.version, item.value] for name, item in self.items.items()}
         document = {"format": _FORMAT, "through": self.next_offset - 1, "floor": self._floor, "items": items}
         return pack_record(b"snapshot", (), orjson.dumps(document))
 
 
 def _items_of(document: Any) -> Mapping[str, Item]:
-    """The items of a snapshot. Raises TypeError and ValueError for what is none."""
+    """The items of a snapshot. Raises TypeError and ValueError if it is malformed."""
     if not isinstance(document, dict):
         raise TypeError("a snapshot has items")
     items = {name: Item(*pair[:2]) for name, pair in document.items()}
@@ -179,8 +179,7 @@ class ItemReader(Generic[T]):
     """Reads the items of one kind.
 
     `parse` raises KeyError, TypeError or ValueError for an item that it cannot read. Another version of duemq wrote
-    that item, and a field which is not known may restrict it, so the item is left out. `unreadable`: the names of such
-    items.
+    that item, and an unknown field may restrict it, so the item is left out. `unreadable`: the names of such items.
     """
 
     def __init__(self, kind: str, parse: Callable[[Value], T]) -> None:
@@ -202,7 +201,7 @@ class ItemReader(Generic[T]):
     def _parsed(self, name: str, value: Value) -> T | None:
         try:
             return self._parse(value)
-        except (KeyError, TypeError, ValueError):  # its text may have secrets
+        except (KeyError, TypeError, ValueError):  # its text may contain secrets
             log.error(
                 "%s/%s is left out: another version of duemq wrote it", self._kind, name,
                 extra={"action": "admin.unreadable", "item": f"{self._kind}/{name}"},

@@ -1,7 +1,7 @@
-"""The audit trail: who did or was denied what, when, from where, and with which result.
+"""The audit trail: acts and denials with their caller, time, address and result.
 
-It is a log of two partitions: acts, which changed something, and denials, which are all requests that were refused. A
-flood of refused requests drops no record of what was done. Each partition keeps its last 50,000 records.
+It is a log of two partitions: acts, which changed something, and denials, which are all refused requests. So a flood of
+refused requests cannot push out acts. Each partition keeps its last 50,000 records.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_ENTRIES: Final = 1_000  # of one page
 
 _FORMAT = 1
 _KEPT_RECORDS = 50_000  # of each partition
-_SLACK_RECORDS = 1_000  # beyond, before the rest is dropped
+_SLACK_RECORDS = 1_000  # above the limit, before older ones are dropped
 _FLUSH_S = 5.0
-_LAST_S = 2.0  # for what is left at the end
-_MAX_DENIALS = 20  # different ones between two flushes; of the others only their number
+_LAST_S = 2.0  # to write the remaining entries at the end
+_MAX_DENIALS = 20  # distinct ones between two flushes; others are only counted
 _MAX_REPEATED, _REPEATED_MS = 10_000, 3_600_000
 _MAX_TEXT = 300
 _LOOKS, _LOOK_AGAIN_S = 10, 1.0
@@ -41,10 +41,10 @@ _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 
 class TrailEntry(NamedTuple):
-    """One act, or one that was denied. `at`: epoch ms; `by`: the id of a key, `user:ID (NAME)`, `settings` or `data
-    folder`, empty where nobody had to present a key; `address`: where it came from; `action`: method and path of the
-    endpoint; `target`: the path; `result`: HTTP status; `code`: of the problem, empty where it was done; `times`: how
-    often the same was denied within some seconds."""
+    """One act or denial. `at`: epoch ms; `by`: the id of a key, `user:ID (NAME)`, `settings` or `data folder`, empty if
+    no key was required; `address`: of the client; `action`: method and path of the endpoint; `target`: the path;
+    `result`: HTTP status; `code`: of the problem, empty after success; `times`: how often the same request was denied
+    within some seconds."""
 
     at: int
     by: str
@@ -71,14 +71,15 @@ class TrailEntry(NamedTuple):
 
 
 class TrailPage(NamedTuple):
-    """Entries, newest first, and the cursor behind them; None at the end."""
+    """Entries, newest first, and the cursor after them; None at the end."""
 
     entries: list[TrailEntry]
     cursor: str | None
 
 
 class Trail:
-    """`bus`: as of `AdminLog`. `clock` gives epoch ms. `on_lost` gets the number of entries that cannot be written."""
+    """`bus`: as for `AdminLog`. `clock` returns epoch ms. `on_lost` gets the number of entries that cannot be
+    written."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self._clock = bus, clock
@@ -88,14 +89,15 @@ class Trail:
         self.on_lost: Callable[[int], None] = lambda entries: None
 
     async def act(self, entry: TrailEntry) -> None:
-        """Write what was done, durably. A log that is away stops nobody: the entry is in the process's own log then."""
+        """Durably write an act. If the log is out of reach, the entry goes to the process's own log, and the act
+        continues."""
         try:
             await self._append(ACTS, [entry])
         except _EXPECTED as error:
             self._lose([entry], error)
 
     def is_repeat(self, act: tuple[str, ...]) -> bool:
-        """Whether the same was asked within the hour: of what programs do all day, one act an hour is written."""
+        """Whether the same act was written within the hour: for routine acts of programs, one an hour is written."""
         now = self._clock()
         if now < self._written.get(act, 0):
             return True
@@ -105,7 +107,7 @@ class Trail:
         return False
 
     def deny(self, entry: TrailEntry) -> None:
-        """Note what was denied or refused; it is written within some seconds. Equal ones are counted."""
+        """Note a denial; it is written within some seconds. Equal ones are counted."""
         group = (entry.by, entry.address, entry.action, entry.code)
         if (same := self._denied.get(group)) is not None:
             self._denied[group] = same._replace(times=same.times + entry.times)
@@ -115,8 +117,8 @@ class Trail:
             self._others += entry.times
 
     async def run(self) -> None:
-        """Write what was denied, until cancelled, and then once more: the log has to be there still. While it takes
-        nothing, what was denied is kept."""
+        """Write denials until cancelled, and then once more, which needs the log to be open. While the log accepts
+        nothing, denials are kept."""
         try:
             await Loop("trail", self._flush, expected=_EXPECTED).run()
         finally:
@@ -144,7 +146,7 @@ class Trail:
         return entries
 
     def _keep(self, entries: list[TrailEntry]) -> None:
-        """Have entries written with the next ones. If some of them are in the log, they are there twice then."""
+        """Write entries again with the next ones. Those that are already in the log are then there twice."""
         for entry in entries:
             if entry.action == _OTHERS:
                 self._others += entry.times
@@ -192,9 +194,9 @@ class Trail:
 
 
 async def _range(bus: Bus, partition: int, first: int, end: int) -> list[StoredRecord]:
-    """The records of these offsets that are kept. Raises Unavailable where they cannot be read.
+    """The kept records of these offsets. Raises Unavailable if they cannot be read.
 
-    A remote log has none at hand when it is first asked for: it fetches them then.
+    The first read of a remote log may return nothing while it fetches.
     """
     records: list[StoredRecord] = []
     subscription, looks = bus.subscribe(TRAIL, partition), 0
@@ -206,7 +208,7 @@ async def _range(bus: Bus, partition: int, first: int, end: int) -> list[StoredR
             elif bus.reach(TRAIL, partition) >= end and not await bus.read(TRAIL, partition, first, 1):
                 break
             elif (looks := looks + 1) > _LOOKS:
-                raise Unavailable("the trail cannot be read up to its end just now")
+                raise Unavailable("the trail cannot be read up to its end now")
             else:
                 await subscription.wait(_LOOK_AGAIN_S)
     finally:

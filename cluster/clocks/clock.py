@@ -1,19 +1,19 @@
-"""The clock of a process whose machine may be wrong about the time.
+"""The clock of a process on a machine whose clock may be wrong.
 
 A node delivers by its own clock. If that were stepped an hour ahead (an operator's slip, a broken time server), all
-messages of the next hour would leave early, and that cannot be undone. So time goes on by a steady clock. The wall
-clock corrects it as long as the two differ by little, as they do when the wall clock is slewed. Anything larger is a
-step. It is followed only when the log, whose clock is another machine's, agrees (`cluster/clocks/clock_watch.py`).
+messages of the next hour would leave early, and that cannot be undone. So time advances by a steady clock. The wall
+clock corrects it as long as the two differ by little, as during a slew. Anything larger is a step. It is followed only
+if the log, whose clock is another machine's, agrees (`cluster/clocks/clock_watch.py`).
 
-Within that bound the clock may still differ from the log's. What is known of the difference is used to keep messages
-from being early: deliveries are made by the earlier of the two clocks, and relative times count from the later one.
+Within that bound the clock may still differ from the log's. The known difference keeps messages from being early:
+deliveries use the earlier of the two clocks, and relative times count from the later one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_WOBBLE_MS = 10  # a correction that turns the time back by so little is noise of the measurement: time stands still
+_WOBBLE_MS = 10  # a correction backwards by less is noise: time stands still
 
 
 class GuardedClock:
@@ -22,8 +22,8 @@ class GuardedClock:
     def __init__(self, wall: Callable[[], int], steady: Callable[[], int], bound_ms: int = 500) -> None:
         self._wall, self._steady, self._bound = wall, steady, bound_ms
         self._difference = wall() - steady()
-        # The same for the log's clock, as it was measured last: the earlier and the later of the two clocks then, and
-        # the log's own.
+        # The same for the log's clock at its last measurement: the earlier and the later of the two clocks, and the
+        # log's.
         self._earlier = self._later = self._log = self._difference
         self._trusted = True
         self._last_answer = 0  # the last answer of `delivering`
@@ -34,7 +34,7 @@ class GuardedClock:
         return self._follow() + self._difference
 
     def delivering(self) -> int:
-        """The time to deliver by, epoch ms: never ahead of the log's clock, as far as that is known."""
+        """The time for deliveries, epoch ms: never ahead of the log's clock as last measured."""
         now = self._follow() + min(self._difference, self._earlier)
         if now < self._last_answer <= now + _WOBBLE_MS:
             return self._last_answer
@@ -42,14 +42,14 @@ class GuardedClock:
         return now
 
     def accepting(self) -> int:
-        """The time that relative times count from, epoch ms: never behind the log's clock, as far as that is known.
+        """The time that relative times count from, epoch ms: never before the log's clock as last measured.
 
-        While this machine's clock is not to be trusted it is the log's alone, to judge absolute times by.
+        While this machine's clock is not trusted, it is only the log's, for checks of absolute times.
         """
         return self._follow() + (max(self._difference, self._later) if self._trusted else self._log)
 
     def compare(self, offset_ms: float, *, trusted: bool) -> None:
-        """The log's clock minus this one, as measured just now, and whether that leaves this one to be trusted."""
+        """Set the measured difference, the log's clock minus this one, and whether this one is trusted."""
         self._log = self._difference + int(offset_ms)
         self._earlier, self._later = min(self._difference, self._log), max(self._difference, self._log)
         self._trusted = trusted
@@ -60,7 +60,7 @@ class GuardedClock:
         self.stepped_ms = 0
 
     def _follow(self) -> int:
-        """Follow the wall clock if it is near; what the steady clock shows."""
+        """Follow the wall clock if it is near; returns the steady clock's time."""
         ticks = self._steady()
         difference = self._wall() - ticks
         step = difference - self._difference

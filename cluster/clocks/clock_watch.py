@@ -1,8 +1,8 @@
-"""Watching this machine's clock: it is compared with the log's, and not used while they are too far apart.
+"""Compares this machine's clock with the log's. The clock is not used while they are too far apart.
 
 A clock is out of bounds above `node.max_clock_offset_ms`. It is in bounds again after some comparisons in a row within
 half of that, so that an offset near the bound does not make shards change hands every second. A clock that was never
-compared is out of bounds, too. A comparison that fails changes nothing but the counts.
+compared is out of bounds, too. A failed comparison changes only the counts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MAX_REASON = 300  # characters
 
 
 class ClockWatch:
-    """The watch over a process's clock. One that is not guarded is judged like any other, but never corrected."""
+    """Watches a process's clock. A clock that is not guarded is compared, but never corrected."""
 
     def __init__(
         self, clock: Callable[[], int], bound_ms: int = 500, seconds: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock` gives epoch ms, `seconds` a time that goes on steadily."""
+        """`clock` returns epoch ms, `seconds` a steady time."""
         self._guarded_clock = clock if isinstance(clock, GuardedClock) else None
         self._bound, self._seconds = bound_ms, seconds
         self.delivering = clock if self._guarded_clock is None else self._guarded_clock.delivering
@@ -41,22 +41,22 @@ class ClockWatch:
         self.offset_ms = 0.0
         """The log's clock minus this machine's, by the last comparison."""
         self.failures = 0
-        """Comparisons that failed since the start."""
+        """Failed comparisons since the start."""
         self._why_out: str | None = "this machine's clock has not been compared with the brokers' yet"
         self._in_a_row = 0
         self._compared = False
-        self._last_s = seconds()  # when it was compared
+        self._last_s = seconds()  # of the last comparison
         self._failure = ""  # of the last comparison
         self._logged_s = -_LONG_S  # when a failure was logged
         self._reported_ms = 0.0  # the offset in `why_out`
         self._step_ms = 0  # the step that was refused last
 
     def why_out(self) -> str | None:
-        """Why this machine's clock is not to be used, in a sentence; None if it is in bounds."""
+        """Why this machine's clock must not be used, in a sentence; None if it is in bounds."""
         return self._why_out
 
     def why_old(self) -> str | None:
-        """Why the clock was not compared for long, in a sentence; None if it was."""
+        """Why the last comparison is too old, in a sentence; None if it is recent."""
         since = self._seconds() - self._last_s
         if not self._failure or since < _LONG_S:
             return None
@@ -67,7 +67,7 @@ class ClockWatch:
         await Loop("clock", lambda: self.measure(bus), every_s=EVERY_S).run()
 
     async def measure(self, bus: Bus) -> None:
-        """Compare the clock with the log's. Never raises: whatever it meets, the process goes on as it did before."""
+        """Compare the clock with the log's. Never raises: after any error, the process continues as before."""
         try:
             offset = await bus.clock_offset_ms()
         except Exception as error:
@@ -76,7 +76,7 @@ class ClockWatch:
         self._last_s, self._failure = self._seconds(), ""
         clock = self._guarded_clock
         if clock is not None:
-            clock()  # it sees a step when it is read
+            clock()  # reading it detects a step
             offset -= self._follow_step(clock, offset)
         self.offset_ms = offset
         self._judge(offset)
@@ -95,7 +95,7 @@ class ClockWatch:
             self._why_out = f"this machine's clock has not been compared with the brokers' yet: {self._failure}"
 
     def _follow_step(self, clock: GuardedClock, offset: float) -> int:
-        """How many ms of a step of the wall clock were followed: all where that brings it nearer to the log's."""
+        """Follow a step of the wall clock if that brings it closer to the log's. Returns the ms followed."""
         step = clock.stepped_ms
         if not step:
             self._step_ms = 0
@@ -104,11 +104,11 @@ class ClockWatch:
             self._step_ms = 0
             log.warning("clock: followed a step of %+d ms, as the brokers did", step, extra={"action": "clock"})
             return step
-        elif abs(step - self._step_ms) > self._bound:  # not every second the same line
+        elif abs(step - self._step_ms) > self._bound:  # do not log the same line every second
             self._step_ms = step
             log.error(
                 "clock: this machine's clock was stepped by %+d ms, which the brokers' was not; "
-                "duemq goes on without the step", step, extra={"action": "clock"},
+                "duemq ignores the step", step, extra={"action": "clock"},
             )  # fmt: skip
         return 0
 
@@ -117,7 +117,7 @@ class ClockWatch:
         if abs(offset) > self._bound:
             if first or self._why_out is None:
                 log.error("clock: %+.0f ms from the brokers', out of bounds", -offset, extra={"action": "clock"})
-            # The others are told whenever the sentence changes: not for every ms.
+            # Other nodes are notified when the sentence changes, so it does not change for every ms.
             if self._why_out is None or first or self._in_a_row or abs(offset - self._reported_ms) > self._bound:
                 self._reported_ms = offset
                 self._why_out = (
@@ -139,7 +139,7 @@ class ClockWatch:
 
 
 class ClockCollector(Collector):
-    """What a process knows of its clock, at each scrape."""
+    """The state of a process's clock, at each scrape."""
 
     def __init__(self, watch: ClockWatch) -> None:
         self._watch = watch

@@ -1,4 +1,4 @@
-"""What relays have counted of one destination. Pure."""
+"""The relays' figures of one destination. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ BUCKETS_MS: Final = (
     1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000,
     60_000, 300_000,
 )  # fmt: skip
-"""Upper bounds of a histogram of times; close to each other where an undisturbed destination is."""
+"""Upper bounds of a histogram of times; dense in the range of a healthy destination."""
 _MAX_FAILURES = 20
 _MAX_STATUSES = 10
 
 
 class RelayFigures(NamedTuple):
-    """Of one destination, by one relay or by several, since they began with it.
+    """The figures of one destination, from one or several relays, since they started on it.
 
-    `relays`: their names. `lag`: messages that are not done; None while that is not known. `oldest_at`: when the oldest
-    of them that was read came into its topic, epoch ms. `in_flight`: messages without an answer, of `limit` at most.
-    `rate`: messages/s that may begin, 0 = any. `in_hand`: messages read and not done. `dead`: dead letters. `results`,
-    `statuses`: answers. `lateness`, `took`: accepted messages by how late they were and how long they took, one more
-    than `BUCKETS_MS`. `last_accepted_at`: epoch ms. `last_failures`: attempts, newest first. `trouble`: why nothing is
-    handed on just now.
+    `relays`: their names. `lag`: messages not done; None while unknown. `oldest_at`: when the oldest of those that were
+    read was appended to its topic, epoch ms. `in_flight`: messages without an answer, of `limit` at most. `rate`: limit
+    of messages/s, 0 = none. `in_hand`: messages read and not done. `dead`: dead letters. `results`, `statuses`:
+    answers. `lateness`, `took`: accepted messages by lateness and duration, one more than `BUCKETS_MS`.
+    `last_accepted_at`: epoch ms. `last_failures`: attempts, newest first. `trouble`: why no message is sent now.
     """
 
     relays: tuple[str, ...]
@@ -54,7 +53,7 @@ class RelayFigures(NamedTuple):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """What a relay of another version has beside these is left out. Raises ValueError."""
+        """Fields of another version are left out. Raises ValueError."""
         try:
             return cls(**known_fields(cls._fields, document))
         except TypeError as error:
@@ -62,7 +61,7 @@ class RelayFigures(NamedTuple):
 
 
 def merged(figures: Sequence[RelayFigures]) -> RelayFigures | None:
-    """Those of several relays as one; None where there are none."""
+    """The figures of several relays as one; None if there are none."""
     if not figures:
         return None
     lags = [each.lag for each in figures]
@@ -89,7 +88,7 @@ def merged(figures: Sequence[RelayFigures]) -> RelayFigures | None:
 
 
 def quantile(counts: Sequence[int], share: float) -> int | None:
-    """The upper bound of the bucket in which it is, ms; None where nothing was counted."""
+    """The upper bound (ms) of the quantile's bucket; None without counts."""
     total, reached = sum(counts), 0
     for bound, count in zip((*BUCKETS_MS, BUCKETS_MS[-1]), counts, strict=False):
         reached += count

@@ -1,7 +1,7 @@
-"""The log in which proxies read what relays have counted. On Kafka: elsewhere they are one process.
+"""The log through which proxies read the figures of relays. Only on Kafka: elsewhere both are one process.
 
-Each relay appends the figures of a destination when they changed, and now and then where they did not. They are worth
-nothing after a minute, so what is older is trimmed by whoever appends.
+Each relay appends the figures of a destination when they change, and from time to time if they do not. They expire
+after a minute, so each append trims older ones.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FAILURES = 5  # of each destination: a failure takes up to 600 bytes
 
 
 class FiguresPublisher:
-    """`name`: of this relay. `measure` gives the figures of each destination that it is at work for. `clock` gives
-    epoch ms."""
+    """`name`: of this relay. `measure` returns the figures of each destination that it serves. `clock` returns epoch
+    ms."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class FiguresPublisher:
         self._last: dict[str, tuple[RelayFigures, float]] = {}  # with when, on the loop's clock
 
     async def run(self) -> None:
-        """Until cancelled; then take them back, if the log is there."""
+        """Run until cancelled; then withdraw the figures, if the log is available."""
         made, trimmed_at, now = False, 0.0, asyncio.get_running_loop().time
 
         async def turn() -> None:
@@ -66,7 +66,7 @@ class FiguresPublisher:
                 async with asyncio.timeout(_STOP_S):
                     await self._publish({}, now())
             except (TimeoutError, DuemqError):
-                log.debug("figures cannot be taken back: they are dropped in a minute", extra={"action": "figures"})
+                log.debug("figures cannot be withdrawn: they expire in a minute", extra={"action": "figures"})
 
     async def _publish(self, figures: Mapping[str, RelayFigures], now: float) -> None:
         frames = []
@@ -91,15 +91,15 @@ class FiguresPublisher:
 
 
 class FiguresReader:
-    """Follows the log while `run` runs. `clock` gives epoch ms."""
+    """Follows the log while `run` runs. `clock` returns epoch ms."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self._clock = bus, clock
-        self._figures: dict[str, dict[str, tuple[int, RelayFigures]]] = {}  # by destination and relay, with when
+        self._figures: dict[str, dict[str, tuple[int, RelayFigures]]] = {}  # by destination and relay, with their time
         self._next = 0
 
     def of(self, destination: str) -> RelayFigures | None:
-        """Those of all relays that are at work for it; None where none is."""
+        """The figures of all relays that serve it; None if there are none."""
         return merged([each for _, each in self._fresh(self._figures.get(destination, {})).values()])
 
     def _fresh(self, by_relay: Mapping[str, tuple[int, RelayFigures]]) -> dict[str, tuple[int, RelayFigures]]:
@@ -123,7 +123,7 @@ class FiguresReader:
                 self._next = record.offset + 1
             self._drop_old()
             if not records and await bus.end_offset(RELAYS, 0) < self._next:
-                self._next = 0  # it was deleted and made again
+                self._next = 0  # it was recreated
             elif not records:
                 await subscription.wait(_QUIET_S)
         return 0.0

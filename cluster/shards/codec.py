@@ -1,4 +1,4 @@
-"""What proxies and nodes say to one another about messages: JSON, with keys as hex and other bytes as base64."""
+"""The JSON of messages between proxies and nodes, with keys as hex and other bytes as base64."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from duemq.model.messages.import_command import ImportCommand
 from duemq.model.messages.row_notes import UNCHANGED, Attempt, ChangeHistory, PastChange
 from duemq.storage.shard.records import ImportRecord
 
-TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where one is set
+TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, if set
 
 READS_HEADER: Final = "duemq-reads"
 NAMES: Final = "names"
-"""A proxy that says `duemq-reads: names` is sent the names of messages. One of version 0.1 refuses a state that has
-one."""
+"""A proxy that sends `duemq-reads: names` gets the names of messages. A proxy of version 0.1 refuses a state with a
+name."""
 
 Json = dict[str, Any]
 
 _NULL = "-"
-"""A null value. It is no base64, and an older process, which drops such characters, reads it as an empty value."""
+"""A null value. It is not base64: an older process drops such characters, and reads it as an empty value."""
 
 
 def token_headers(token: str) -> dict[str, str]:
-    """The token that a node asks for; nothing where none is set."""
+    """The headers with the token that a node requires; empty if none is set."""
     return {TOKEN_HEADER: token} if token else {}
 
 
 def state_to_json(state: MessageState, *, names: bool) -> Json:
-    """All of a state, its payload too if it has one. `names`: whether the other side reads them."""
+    """A whole state, with its payload if it has one. `names`: whether the other side reads them."""
     more = {
         "redrives": state.redrives,
         "attempts": [tuple(one) for one in state.attempts],
         "history": [list(map(tuple, state.history.changes)), state.history.left_out] if state.history.changes else None,
         "name": _text(state.name) if names and state.name else None,
-    }  # most have none of it, and older processes know none
+    }  # rarely set, and unknown to older processes
     headers = [(name, _NULL if value is None else _text(value)) for name, value in state.headers]
     return {
         "id": state.id, "status": state.status, "topic": state.topic, "due": state.due, "key": _text(state.key),
@@ -94,13 +94,13 @@ def import_from_json(document: Json) -> ImportRecord:
 
 
 _LATER: Final = frozenset(("newest", "topic_prefix", "name_prefix", "caller"))
-"""Fields of a query that are younger than the search itself."""
+"""Fields of a query that were added after the search itself."""
 
 
 def query_to_json(query: Query) -> Json:
-    """A query without its `shard`: which shards are searched stands beside it.
+    """A query without its `shard`: the searched shards are sent separately.
 
-    Younger fields are left out unless they are set: a node refuses a field that it does not know.
+    Later fields are left out unless they are set, because a node refuses a field that it does not know.
     """
     document = {name: value for name, value in asdict(query).items() if name != "shard"}
     return {name: value for name, value in document.items() if name not in _LATER or value}

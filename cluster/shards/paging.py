@@ -13,7 +13,7 @@ from duemq.model.messages.place import PLACE_BYTES
 
 
 def merge(parts: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
-    """One page of what the shards found, in order, and where the next one starts: after this key and shard."""
+    """One page of the shards' results, in order, and the key and shard after which the next page starts."""
     bound = min((part.looked for part in parts if part.looked is not None), default=None)
     rows = sorted(
         ((key, shard, state) for shard, part in enumerate(parts) for key, state in part.messages),
@@ -29,7 +29,7 @@ def merge(parts: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], 
 
 
 def shorten(parts: Mapping[int, SearchPart], limit: int) -> dict[int, SearchPart]:
-    """The same parts without what is surely not among the first `limit` messages of all."""
+    """The same parts without messages that cannot be among the first `limit` of all."""
     keys = sorted(key for part in parts.values() for key, _ in part.messages)
     if len(keys) <= limit:
         return dict(parts)
@@ -43,24 +43,24 @@ def _through(last: bytes, part: SearchPart) -> SearchPart:
 
 
 def before(key: bytes) -> bytes:
-    """The key just below another, so that a search above it starts with that key itself."""
+    """The key right below another, so that a search above it starts with that key."""
     return key if not any(key) else (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
 
 
 def write_cursor(key: bytes, shard: int) -> str:
-    """The cursor of a list that goes on above this key, or with the next shard at it."""
+    """The cursor of a list that continues above this key, or at it with the next shard."""
     raw = key + shard.to_bytes(2, "big")
     return urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
 
 
 def start_of(query: Query) -> tuple[bytes, int]:
-    """The key above which a search begins, and the last shard that goes on there. Raises Rejected `bad_cursor`."""
+    """The key above which a search begins, and the last shard that continues there. Raises Rejected `bad_cursor`."""
     size = PLACE_BYTES if query.newest else KEY_BYTES
     return (bytes(size), -1) if query.cursor is None else _read_cursor(query.cursor, size)
 
 
 def _read_cursor(text: str, size: int) -> tuple[bytes, int]:
-    """Key, of so many bytes, and shard of a cursor."""
+    """The key (of `size` bytes) and the shard of a cursor."""
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError as error:

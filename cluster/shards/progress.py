@@ -1,4 +1,4 @@
-"""How far a shard has come, for those who wait for its answers."""
+"""The progress of a shard, for requests that wait for its answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duemq.model.log.ledger import Answer, Entry
 
 
 class TimedAnswer(NamedTuple):
-    """What the ledger said of a command, and when (ms). `first_key`: see `Entry.named`."""
+    """The ledger's answer to a command, and its time (ms). `first_key`: see `Entry.named`."""
 
     answer: Answer
     at: int
@@ -20,36 +20,36 @@ class TimedAnswer(NamedTuple):
 
 
 class Progress:
-    """Publishes ledger entries to waiting requests. Keeps the answers of recent cycles for those who come late.
+    """Publishes ledger entries to waiting requests. Keeps recent answers for late requests.
 
-    `keep`: how many answers. `most`: how many requests may wait; each takes some KiB with all that belongs to it.
+    `keep`: how many answers. `most`: how many requests may wait; each takes some KiB in total.
     """
 
     def __init__(self, keep: int = 100_000, most: int = 2_000) -> None:
         self.applied = 0
-        self._number = -1  # of the last entry that was published
+        self._number = -1  # of the last published entry
         self._keep, self._most = keep, most
         self._recent: dict[int, TimedAnswer] = {}
         self._cycles: deque[list[int]] = deque()
-        # Who waits, by offset. `_offsets` is a heap of its keys, and for a while of some that nobody waits for now.
+        # Waiters by offset. `_offsets` is a heap of its keys, and for a while of keys without waiters.
         self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
         self._offsets: list[int] = []
         self._waiting = 0
-        self._demand: asyncio.Future[None] | None = None  # of who waits for somebody to wait
+        self._demand: asyncio.Future[None] | None = None  # set while the shard waits for a first waiter
         self._failure: Unavailable | None = None
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return self._waiting
 
     async def wait_for_waiter(self, timeout_s: float) -> None:
-        """Wait until somebody waits for an answer, or for so long."""
+        """Wait until a request waits for an answer, at most for `timeout_s`."""
         if self._waiting:
             return
         loop = asyncio.get_running_loop()
         demand = self._demand = loop.create_future()
-        timer = loop.call_later(timeout_s, self._release)  # a shard does this in every cycle: no task, no time-out
+        timer = loop.call_later(timeout_s, self._release)  # runs in every cycle, so no task and no asyncio.timeout
         try:
             await demand
         finally:
@@ -61,10 +61,10 @@ class Progress:
             self._demand.set_result(None)
 
     def publish(self, entry: Entry) -> None:
-        """Tell the waiters what an entry answers. The last entry may be published again: it says nothing new.
+        """Wake the waiters for an entry's answers. Publishing the last entry again has no effect.
 
-        Each offset is kept once. Entries in a row answer different commands, and every gap or step back begins with no
-        answers: another history may have answered the same commands otherwise.
+        Each offset is kept once. Consecutive entries answer different commands; after a gap or a step back, old answers
+        are dropped, because another history may have answered the same commands differently.
         """
         if entry.number == self._number:
             return
@@ -89,7 +89,7 @@ class Progress:
                 _tell(future, True)
 
     def fail(self, reason: Unavailable) -> None:
-        """The shard stopped: nobody will be answered any more."""
+        """The shard stopped: no request will be answered any more."""
         self._failure = reason
         for futures in self._waiters.values():
             for future in futures:
@@ -100,9 +100,9 @@ class Progress:
         self._waiting = 0
 
     def check(self) -> None:
-        """Raises Unavailable where nobody else can wait: the shard stopped, or too many wait already.
+        """Raises Unavailable if the shard stopped, or the waiter limit is reached.
 
-        For those who append a command and then wait: after the append it would be too late to refuse.
+        Call it before appending a command and waiting: after the append it is too late to refuse.
         """
         if self._failure is not None:
             raise self._failure
@@ -110,7 +110,7 @@ class Progress:
             raise Unavailable(f"{self._waiting} requests wait for this shard already")
 
     async def wait_until_applied(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the command at `offset` is applied; False if that takes longer, or too many wait already.
+        """Wait until the command at `offset` is applied; False after the time-out, or if too many requests wait.
 
         Raises Unavailable once the shard stopped.
         """
@@ -123,7 +123,7 @@ class Progress:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._enter(offset, future)
-        timer = loop.call_later(max(timeout_s, 0), _tell, future, False)  # a third of the price of asyncio.timeout
+        timer = loop.call_later(max(timeout_s, 0), _tell, future, False)  # a third of the cost of asyncio.timeout
         try:
             return await future
         finally:
@@ -147,12 +147,12 @@ class Progress:
         self._waiting -= 1
         if not futures:
             del self._waiters[offset]
-            if len(self._offsets) > 2 * len(self._waiters):  # so that this costs little per waiter that leaves
+            if len(self._offsets) > 2 * len(self._waiters):  # amortized over the waiters that leave
                 self._offsets = list(self._waiters)
                 heapify(self._offsets)
 
     def answer(self, offset: int) -> TimedAnswer | None:
-        """What the ledger said of an applied command; None if it needed no answer, or long ago."""
+        """The ledger's answer to an applied command; None if it needed no answer, or was long ago."""
         return self._recent.get(offset)
 
 

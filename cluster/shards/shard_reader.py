@@ -1,6 +1,6 @@
-"""The port to the replicas that answer reads, and the values that pass through it.
+"""The interface to the replicas that answer reads, and its values.
 
-A proxy has no store: its reader (`proxy/gateway/remote_reader.py`) asks the nodes over HTTP, which answer with a
+A proxy has no store: its reader (`proxy/gateway/remote_reader.py`) queries the nodes over HTTP, which answer with a
 `LocalReader` (`delay/reads/local_reader.py`).
 """
 
@@ -20,10 +20,9 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held, and if it is
-    null (then `has_null`). `attempts`: that failed, and its deaths, if they are noted. `history`: the changes, a cancel
-    included. `name`: with its space (`model/messages/names.py`); empty for none, and from a node of the last
-    release."""
+    """The known state of one message. Times in epoch ms; `payload` is None if it is no longer kept, or null (then
+    `has_null`). `attempts`: the recorded failed ones, and deaths. `history`: the changes, including a cancel. `name`:
+    with its space (`model/messages/names.py`); empty for none, and from a node of the last release."""
 
     id: str
     status: Status
@@ -46,12 +45,12 @@ class MessageState:
     name: bytes = b""
 
     def head(self) -> MessageState:
-        """The state as lists have it: without payload and history, of which a page could have a gigabyte."""
+        """The state for lists: without payload and history, which could be a gigabyte per page."""
         return replace(self, payload=None, has_null=False, history=UNCHANGED)
 
 
 class NamedMessage(NamedTuple):
-    """The message that has a name, without its payload, and the fingerprint it was sent with."""
+    """A named message without its payload, and its fingerprint."""
 
     fingerprint: bytes
     state: MessageState
@@ -62,8 +61,8 @@ class Query:
     """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page.
 
     `name_prefix`: of the text of a name in the spaces that `caller` reads (`Grant.namespace`; empty: that of all).
-    `status` None: any. `shard`: of this one only. `newest`: those that were placed last come first; for that, key or
-    label has to be given, and the topic to be indexed. Else they come in the order of their due times.
+    `status` None: any. `shard`: of this one only. `newest`: the last placed come first; this needs a key or label, and
+    an indexed topic. Otherwise the order is by due time.
     """
 
     topic: str | None = None
@@ -82,9 +81,9 @@ class Query:
 
 
 class SearchPart(NamedTuple):
-    """What a search of one shard found: keys with states, and up to where it looked (None: to the end).
+    """The result of searching one shard: keys with states, and how far it searched (None: to the end).
 
-    Of one with `newest`, the keys are places (`storage/message_index/runs.py`): byte order is that of the answer, too.
+    With `newest`, the keys are places (`storage/message_index/runs.py`), also in byte order.
     """
 
     messages: list[tuple[bytes, MessageState]]
@@ -94,57 +93,58 @@ class SearchPart(NamedTuple):
 class ShardReader(Protocol):
     """Reads of any shard. Each call may raise Unavailable: no replica of the shard can answer now.
 
-    With `offset`, the answer is as of a moment when the commands up to this one were applied; without it, as of one
-    when all were that had been accepted before the call.
+    With `offset`, the answer reflects at least the commands up to this one; without it, all commands accepted before
+    the call.
     """
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        """The message that was first placed under this key; None if it is unknown, or forgotten."""
+        """The message with this first key; None if it is unknown or forgotten."""
         ...
 
     async def messages_by_name(
         self, shard: int, names: Sequence[bytes], offset: int | None = None
     ) -> list[NamedMessage | None]:
-        """The messages that hold these names; None for one that nothing holds, or what is forgotten."""
+        """The messages with these names; None for an unused name, or a forgotten message."""
         ...
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
-        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or if it is forgotten."""
         ...
 
     async def topics(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[str | None]:
-        """The topic of each message; None for one that is unknown, or forgotten. No payload is kept meanwhile."""
+        """The topic of each message; None if it is unknown or forgotten. Keeps no payloads in memory."""
         ...
 
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
-        """How many messages are pending for a topic; None while they are being counted."""
+        """The number of messages pending for a topic; None while they are being counted."""
         ...
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
-        """The first key of the message that holds this name."""
+        """The first key of the message with this name."""
         ...
 
     async def import_record(self, shard: int, command_offset: int, offset: int) -> ImportRecord | None:
-        """What became of the file that the command at `command_offset` named."""
+        """The outcome of the file in the command at `command_offset`."""
         ...
 
     async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
-        """What became of the file of this content."""
+        """The outcome of the file with this content."""
         ...
 
     async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None, after: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
-        """How many are not forgotten, are in this state (None: any), and have a path that begins with `below`; and the
-        first `limit` of them (None: all). Waits for nothing.
+        """The number of known imports in this state (None: any) whose path begins with `below`, and the first `limit`
+        of them (None: all). Does not wait.
 
-        `after`: the page after this offset (-1: the first), which ends the search; then the count means nothing."""
+        `after`: the page after this offset (-1: the first), which ends the search early; then the count is
+        meaningless."""
         ...
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
-        """The ids of rows of the file that the command at `command_offset` named. See `Gateway.imported_ids`."""
+        """The ids of rows of the file in the command at `command_offset`. See `Gateway.imported_ids`."""
         ...
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
-        """What matches in each of these shards, above the key that is given for it. See `Reads.find`."""
+        """The matches in each of these shards above its given key. See `Reads.find`."""
         ...

@@ -1,4 +1,4 @@
-"""Who is there, who is master of what, and how far each shard has come: one view for all doors."""
+"""The nodes, the masters and the progress of each shard: one view for all interfaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duemq.model.messages.key import due_of
 
 
 class ClusterView(Protocol):
-    """The part of an election that those see who take no part in it."""
+    """The part of an election that non-members see."""
 
     def members(self) -> Sequence[Member]:
         """The live nodes, by name."""
@@ -23,14 +23,14 @@ class ClusterView(Protocol):
 
 
 class Operator(Protocol):
-    """What an operator may ask of a cluster. Both raise Rejected `unknown_node`."""
+    """An operator's requests to a cluster. Both raise Rejected `unknown_node`."""
 
     async def drain(self, name: str) -> None:
-        """Have a node hand over what it is master of, and get nothing until it is resumed. Idempotent."""
+        """Make a node hand over its shards, and get none until it is resumed. Idempotent."""
         ...
 
     async def resume(self, name: str) -> None:
-        """Let a drained node take part again. Idempotent."""
+        """Let a drained node get shards again. Idempotent."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Shards whose log is not read on because of an open transaction, as readiness and metrics tell of them."""
+"""Shards whose log is blocked by an open transaction, for readiness and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.model.readiness import Reason, ShardTrouble
 
 
 def blocked_shards(bus: Bus) -> dict[int, ShardTrouble]:
-    """The shards whose commands or ledger are not read on."""
+    """The shards whose commands or ledger are blocked."""
     return {
         number: ShardTrouble(Reason.BLOCKED, producer=one.producer_id, since=one.since)
         for (topic, number), one in bus.blocked().items()

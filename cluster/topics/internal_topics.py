@@ -1,4 +1,4 @@
-"""Names of the topics duemq keeps for itself, and of the committers that write them."""
+"""Names of duemq's own topics, and of their committers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ BUFFER = "duemq.buffer"  # commands, one partition per shard
 LEDGER = "duemq.ledger"  # entries, one partition per shard
 ADMIN = "duemq.admin"  # administrative state, one partition (ADR 38)
 JOBS = "duemq.jobs"  # the plans of bulk jobs, one partition (ADR 41)
-TRAIL = "duemq.trail"  # who changed what: one partition of acts, one of denials
-RELAYS = "duemq.relays"  # what relays have counted lately, one partition; made by the first relay
+TRAIL = "duemq.trail"  # the audit trail: one partition of acts, one of denials
+RELAYS = "duemq.relays"  # recent figures of relays, one partition; created by the first relay
 INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL, RELAYS))
 
 IMPORTER = "import"  # the committer that appends the commands of many files at once, of all proxies
 
 
 def is_internal(topic: str) -> bool:
-    """Whether it is one of these, or may be another cluster's."""
+    """Whether it is one of these, or may belong to another cluster."""
     return topic in INTERNAL or is_of_another(topic)
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
-    """Make those that are missing. Raises TopicRefused, of the buffer and the ledger alone.
+    """Create missing topics. Raises TopicRefused for the buffer and the ledger only.
 
-    No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
-    it up to there.
+    No broker may drop a ledger entry by age, because the last entry decides which replicas are current. Masters trim
+    the ledger up to it.
     """
     await bus.create_log(BUFFER, shards, in_ids=True)
     await bus.create_log(LEDGER, shards, expires=False)
@@ -35,7 +35,7 @@ async def create_logs(bus: Bus, shards: int) -> None:
 
 
 async def create_admin_log(bus: Bus) -> None:
-    """The one of the administrative state, which also processes without shards follow."""
+    """Create the log of the administrative state, which processes without shards follow, too."""
     await bus.create_log(ADMIN, 1, expires=False, vital=False)
 
 

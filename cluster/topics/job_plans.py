@@ -1,7 +1,7 @@
 """The plans of jobs in their log, `duemq.jobs`: one record per step, each with the entries that it applies to.
 
-A record follows the one of its job that has the step before and ends where this one begins. So when two processes write
-the same plan for a moment, everybody reads the same records of theirs, and passes over the others.
+A record follows the record of its job that has the previous step and ends where this one begins. So if two processes
+write the same plan for a moment, all readers use the same records and skip the others.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def _frame(job_id: str, number: int, after: str | None, cursor: str | None, entr
 
 async def append_step(bus: Bus, job_id: str, number: int, after: str | None, cursor: str | None,
                       entries: Sequence[str]) -> None:  # fmt: skip
-    """Write one step. Raises what `Bus.append` raises; a repeat does no harm."""
+    """Write one step. Raises the errors of `Bus.append`; a repeat does no harm."""
     await bus.append({(JOBS, 0): [_frame(job_id, number, after, cursor, entries)]})
 
 
 async def append_whole(bus: Bus, job_id: str, entries: Sequence[str]) -> None:
-    """Write a plan whose entries are all known."""
+    """Write a plan with all its entries."""
     parts = [entries[at : at + MAX_ENTRIES] for at in range(0, len(entries), MAX_ENTRIES)] or [()]
     last = len(parts) - 1
     frames = [
@@ -55,9 +55,9 @@ async def append_whole(bus: Bus, job_id: str, entries: Sequence[str]) -> None:
 
 
 async def read_plan(bus: Bus, job: Job, position: Position) -> AsyncGenerator[Step, None]:
-    """The steps of a job's plan from this position on, its own first, up to the last one or to where the log ends now.
+    """The steps of a job's plan, starting with the one at this position, up to the last one or the log's current end.
 
-    Raises what `Bus.read` raises.
+    Raises the errors of `Bus.read`.
     """
     end = await bus.sure_end(JOBS, 0)
     offset, expected, after = position.offset, position.step, _ANY if position.step else None
@@ -91,4 +91,4 @@ async def read_plan(bus: Bus, job: Job, position: Position) -> AsyncGenerator[St
 
 
 _ANY: Final = "*"
-"""Whatever the record before it said: that one was read earlier."""
+"""Matches any previous record, which was read earlier."""

@@ -1,4 +1,4 @@
-"""What a cluster has to be allowed on brokers with an authorizer, as options of `kafka-acls.sh`."""
+"""The rights that a cluster needs on brokers with an authorizer, as options of `kafka-acls.sh`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def kafka_rights(
     *,
     makes_topics: bool = True,
 ) -> Iterator[str]:
-    """One line per resource. `topics`: of messages, `groups`: of consumers; a last `*` for all that begin so.
-    `makes_topics`: on first use."""
+    """One line per resource. `topics`: of messages, `groups`: of consumers; a final `*` makes a prefix. `makes_topics`:
+    on first use."""
     yield _line("topic", f"{names.prefix}*", _USE)
     for topic in sorted(INTERNAL - {BUFFER}):
         yield _line("topic", names.on_brokers(topic), ["Delete"])  # of records: trimming
@@ -31,7 +31,7 @@ def kafka_rights(
     for topic in (*topics, *(() if dead_letter.startswith(OWN) else (dead_letter,))):
         yield _line("topic", topic, of_messages)
     retry, dead, destination = RETRY, DEAD, DESTINATION
-    if names.prefix != OWN:  # of destinations alone: topics of consumers are not the cluster's
+    if names.prefix != OWN:  # only of destinations: topics of consumers do not belong to the cluster
         retry, dead, destination = f"{retry}{names.prefix}", f"{dead}{names.prefix}", names.on_brokers(destination)
     for start in (retry, dead, destination):
         yield _line("topic", f"{start}*", (*_USE, "AlterConfigs"))

@@ -1,4 +1,4 @@
-"""Whether the logs that a process found are those of its cluster (ADR 58)."""
+"""Checks that a process's logs belong to its cluster (ADR 58)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from duemq.model.topics.topic_names import TopicNames
 CHECK_S = 10.0  # between checks of logs in use
 
 KeepTopicIds = Callable[[Mapping[str, str], Mapping[str, str] | None], Awaitable[Mapping[str, str]]]
-"""Store the first ids in the identity if it still has the second ones. Returns the ids in it afterwards."""
+"""Store the first ids in the identity if it still has the second ones. Returns its resulting ids."""
 
 
 class OwnLogs:
-    """`accepted`: ids of topics that an operator wants taken for the cluster's own, whatever is stored."""
+    """`accepted`: ids of topics that an operator declares to be the cluster's, whatever is stored."""
 
     def __init__(self, identity: ClusterIdentity, keep: KeepTopicIds, accepted: Collection[str] = ()) -> None:
         self._cluster, self._names = identity.cluster, TopicNames(identity.prefix)
         self._stored, self._keep, self._accepted = identity.topic_ids, keep, accepted
 
     async def check(self, bus: Bus) -> None:
-        """Raises TopicRefused for logs of another cluster, or that were made again or mirrored.
+        """Raises TopicRefused for logs of another cluster, and for recreated or mirrored ones.
 
         The first process stores their ids. Logs without ids are not compared.
         """
@@ -45,12 +45,12 @@ class OwnLogs:
         for topic, id_ in other.items():
             raise TopicRefused(
                 f"topic {self._names.on_brokers(topic)!r} has the id {id_}, and that of cluster {self._cluster} has "
-                f"{self._stored.get(topic)}: it is another cluster's, or was made again, mirrored or restored. Name "
+                f"{self._stored.get(topic)}: it is another cluster's, or was recreated, mirrored or restored. Name "
                 "the right brokers in kafka.bootstrap. If the topic was lost, see docs/operations.md, Lost topics."
             )
 
     async def watch(self, bus: Bus) -> None:
-        """Check again and again. Raises TopicRefused."""
+        """Check repeatedly. Raises TopicRefused."""
         while True:
             await asyncio.sleep(CHECK_S)
             with suppress(Unavailable):
@@ -69,6 +69,6 @@ class OwnLogs:
             if not self._stored:
                 raise TopicRefused(
                     f"topic {self._names.on_brokers(topic)!r} has records, and cluster {self._cluster} has just been "
-                    "made: they are another cluster's. Give this one another name (cluster) or other brokers; where "
+                    "made: they are another cluster's. Give this one another name (cluster) or other brokers; if "
                     "its identity was lost, restore it in ZooKeeper or the data folder."
                 )

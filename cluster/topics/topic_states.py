@@ -1,4 +1,4 @@
-"""The topics of a process: what each takes, and which of them take nothing just now, and why."""
+"""The topics of a process: what each accepts, and why some accept nothing now."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ log = logging.getLogger(__name__)
 UNKNOWN_TOPIC, TOO_LARGE, NEEDS_KEY = "unknown_topic", "too_large", "needs_key"
 LOOKED_UP = "being_looked_up"
 
-# The brokers are not whole, or have not answered yet. That says nothing about a message or the settings of its topic,
-# so no attempt counts: a message outlives an outage of any length.
+# The brokers are partly down, or have not answered yet. The message and its topic's settings are not at fault, so no
+# attempt counts: a message outlives an outage of any length.
 PASSING = frozenset((LOOKED_UP, "no_answer", NO_LEADER, TOO_FEW_REPLICAS))
 
-_OBSERVABLE = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus sees when they are over
+_OBSERVABLE = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus sees when they end
 NOT_ASKED = PASSING | {"not_made", "failed"}
-"""Of a topic that is not known: whether it exists or can be made could not be found out."""
+"""For an unknown topic: it could not be determined whether it exists or can be created."""
 
 _SENTENCES = {
     UNKNOWN_TOPIC: "it does not exist",
-    TOO_LARGE: "messages are larger than it takes (max.message.bytes)",
-    NEEDS_KEY: "it is compacted and takes only messages with a key",
+    TOO_LARGE: "messages are larger than it accepts (max.message.bytes)",
+    NEEDS_KEY: "it is compacted and accepts only messages with a key",
     LOOKED_UP: "it is being looked up",
     "no_answer": "the brokers did not answer for it in time",
     "not_authorized": "duemq's user may not write to it",
 }
 _LOOK_WAITS_MS = (50, 100, 200, 500)
 _NEW_WAITS_MS = (500,)
-_PASSING_WAITS = 3  # the first of the pauses: an outage that is over is noticed soon
-_UNKNOWN_WAITS = 1  # a topic that somebody makes is used soon
+_PASSING_WAITS = 3  # only the first pauses, to notice the end of an outage soon
+_UNKNOWN_WAITS = 1  # to use a new topic soon
 _SIDE_BY_SIDE = 16
 _MAX_SHOWN = 16
-_TRIED_MS = 2_000  # how long a try may take after which a refusal is noted again
+_TRIED_MS = 2_000  # a refusal after a longer try is noted again
 _DETAIL_CHARACTERS = 200
 _MAX_REFUSALS = 1_000  # names come from senders
-_ANSWER_S = 30.0  # for so long a look-up that failed need not be made again
+_ANSWER_S = 30.0  # how long the result of a failed lookup is kept
 
 
 class Refusal(NamedTuple):
-    """Why a topic takes nothing, until when (ms) it is not asked again, and how often in a row it refused.
+    """Why a topic accepts nothing, when (ms) it is tried again, and how often in a row it refused.
 
-    `whole` is False where it takes some messages: those for other partitions, or with a key. `detail`: a sentence.
-    `absent`: the topic was not known, which is over as soon as it is.
+    `whole` is False if it accepts some messages: those for other partitions, or with a key. `detail`: a sentence.
+    `absent`: the topic was unknown; the refusal ends as soon as it is known.
     """
 
     reason: str
@@ -60,36 +60,33 @@ class Refusal(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether a message that is refused for it has one attempt less."""
+        """Whether it uses up an attempt of a refused message."""
         return self.reason not in PASSING
 
     def is_visible(self, now: int) -> bool:
-        """Whether it is worth telling: also while the topic is being tried again."""
+        """Whether to report it, also while the topic is being tried again."""
         return self.reason != LOOKED_UP and self.until + _TRIED_MS > now
 
 
 class TopicStates:
-    """Looks topics up, makes missing ones where that is allowed (`partitions` > 0), and remembers refusals.
+    """Looks up topics, creates missing ones if allowed (`partitions` > 0), and remembers refusals.
 
-    What a topic takes is always what the bus last heard of it. Nothing here raises because of one topic.
+    What a topic accepts is always the bus's latest knowledge. Nothing here raises because of one topic.
     """
 
     def __init__(self, bus: Bus, partitions: int) -> None:
         self._bus, self._partitions = bus, partitions
         self._refusals: dict[str, Refusal] = {}
-        self._lookup_refusals: dict[
-            str, Refusal
-        ] = {}  # of topics that are being looked up, beside what they refused before
+        self._lookup_refusals: dict[str, Refusal] = {}  # of topics that are being looked up
         self._lookups: dict[str, asyncio.Task[None]] = {}
-        # Reason and sentence of look-ups that failed, and when (s), until they are asked for.
+        # Reason and sentence of failed lookups, with their time (s), until they are read.
         self._answers: dict[str, tuple[str, str, float]] = {}
         self._turn = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def learn(self, needed: Collection[str] = ()) -> None:
-        """Look up all topics there are, so that the first message to each need not wait for it.
+        """Look up all topics, so that the first message to each need not wait for it.
 
-        Topics that are `needed` are made also where topics never are, of one partition. Nothing stops without
-        them.
+        Topics that are `needed` are created with one partition, even if others never are. A failure stops nothing.
         """
         for topic in needed:
             try:
@@ -99,7 +96,7 @@ class TopicStates:
         try:
             topics = await self._bus.topics()
             await self._bus.look_at([topic.name for topic in topics if topic.name not in INTERNAL])
-        except LogFailed as error:  # one topic of a shared log that is in trouble is no reason not to start
+        except LogFailed as error:  # a topic of a shared log in trouble must not prevent the start
             log.warning("topics are looked up as they are needed: %s", error, extra={"action": "topics"})
 
     async def close(self) -> None:
@@ -110,9 +107,9 @@ class TopicStates:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     async def resolve(self, topics: Iterable[str], patience_s: float | None = None) -> dict[str, TopicState]:
-        """What these topics take; unknown ones are looked up, and made where that is allowed, side by side.
+        """What these topics accept; unknown ones are looked up, and created if allowed, concurrently.
 
-        Missing in the answer are those that are not known within `patience_s` (None: until all look-ups have ended).
+        The result leaves out topics that are not known within `patience_s` (None: until all lookups have ended).
         """
         topic_state = self._bus.topic_state
         topic_states = {topic: answer for topic in topics if (answer := topic_state(topic)) is not None}
@@ -130,7 +127,7 @@ class TopicStates:
     ) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
         """The topics that can be sent to at `now` (ms), and why the others cannot.
 
-        `waits_ms`: after each refusal in a row. Look-ups that take longer than `patience_s` go on in the background.
+        `waits_ms`: after each refusal in a row. Lookups that take longer than `patience_s` continue in the background.
         """
         refusals: dict[str, Refusal] = {}
         for topic in topics:
@@ -142,7 +139,8 @@ class TopicStates:
             about = self._bus.topic_state(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
             if about is None or len(about.trouble) == about.partitions:
                 refusals[topic] = refusal
-        # A look-up that failed after its patience was over has answered by now: a new one would take as long, unheard.
+        # A lookup that failed after its patience has a result by now: a new one would take just as long and be missed
+        # again.
         failed_lookups = self._unheard(topics)
         topic_states = await self.resolve(
             [topic for topic in topics if topic not in refusals.keys() | failed_lookups], patience_s
@@ -164,12 +162,12 @@ class TopicStates:
         return topic_states, refusals
 
     def why_not(self, topic: str) -> tuple[str, str]:
-        """Reason and sentence why a topic is not known after its look-up ended. May be asked once per look-up."""
+        """Reason and sentence why a topic is unknown after its lookup ended. Call it once per lookup."""
         reason, detail, _ = self._answers.pop(topic, (UNKNOWN_TOPIC, _SENTENCES[UNKNOWN_TOPIC], 0.0))
         return reason, detail
 
     def _unheard(self, topics: Collection[str]) -> set[str]:
-        """Topics whose look-up failed within the last seconds, and of which nobody asked `why_not` since."""
+        """Topics whose lookup failed recently, without a call of `why_not` since."""
         since = asyncio.get_running_loop().time() - _ANSWER_S
         return {topic for topic in self._answers.keys() & topics if self._answers[topic][2] > since}
 
@@ -202,7 +200,7 @@ class TopicStates:
             reason, detail = "no_answer", error.detail
         except (Unavailable, Fatal) as error:
             reason, detail = "not_made", str(error)
-        except Exception as error:  # whatever one topic brings about ends with it
+        except Exception as error:  # any error of one topic affects only it
             log.exception("topic %s: the look-up failed", topic, extra={"action": "topic_lookup", "topic": topic})
             reason, detail = "failed", repr(error)
         if len(self._answers) >= _MAX_REFUSALS:
@@ -215,7 +213,8 @@ class TopicStates:
         self, topic: str, reason: str, now: int, waits_ms: Sequence[int], detail: str = "",
         *, whole: bool = True, absent: bool = False,
     ) -> Refusal:  # fmt: skip
-        """Note a refusal. A topic that takes nothing is asked again after a wait that grows with each one in a row."""
+        """Note a refusal. A topic that accepts nothing is tried again after a pause that grows with each refusal in a
+        row."""
         if reason == UNKNOWN_TOPIC:
             waits_ms = waits_ms[:_UNKNOWN_WAITS]
         elif reason in PASSING:
@@ -229,7 +228,7 @@ class TopicStates:
         detail = (detail or _SENTENCES.get(reason, reason))[:_DETAIL_CHARACTERS]
         refusal = Refusal(reason, now + waits_ms[min(times, len(waits_ms)) - 1], times, whole, detail, absent)
         notes.pop(topic, None)
-        notes[topic] = refusal  # the one that was noted last stands last
+        notes[topic] = refusal  # keep the latest one last
         if len(notes) > _MAX_REFUSALS:
             del notes[next(iter(notes))]
         if not again and reason != LOOKED_UP:
@@ -240,7 +239,7 @@ class TopicStates:
         return refusal
 
     def trouble(self, topic: str, now: int) -> str | None:
-        """What is wrong with a topic, in a sentence; None if nothing is known to be."""
+        """A topic's problem, in a sentence; None if none is known."""
         refusal = self._refusals.get(topic)
         if refusal is not None and refusal.is_visible(now):
             return refusal.detail
@@ -248,16 +247,16 @@ class TopicStates:
         return about.trouble_text or None if about is not None else None
 
     def troubles(self, now: int) -> dict[str, str]:
-        """Topics that refuse messages at `now` (ms), a few of them by name, each with a sentence.
+        """Some of the topics that refuse messages at `now` (ms), each with a sentence.
 
-        Also topics of duemq's own that are not read on, or not as they must be any more.
+        Also duemq's own topics that are blocked or misconfigured.
         """
         refused = {topic: refusal.detail for topic, refusal in self._visible_refusals(now)}
         blocked = {topic: one.sentence(number) for (topic, number), one in self._bus.blocked().items()}
         return refused | blocked | dict(self._bus.misfits())
 
     def reasons(self, now: int) -> dict[str, str]:
-        """The troubles with their reasons in a word or two."""
+        """The troubles with their reasons as codes."""
         return {topic: refusal.reason for topic, refusal in self._visible_refusals(now)}
 
     def _visible_refusals(self, now: int) -> list[tuple[str, Refusal]]:

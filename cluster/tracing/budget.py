@@ -1,4 +1,5 @@
-"""How many spans a process makes: senders decide what is sampled, and would decide by it what tracing costs."""
+"""Limits the spans of a process. Senders choose the sampled messages, and could otherwise make tracing arbitrarily
+expensive."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ _MAX_BURST = 256  # the queue of spans in memory holds 2,048
 
 
 class SpanBudget:
-    """A token bucket that gains `per_s` tokens a second, up to those of a second, at most 256. It begins full."""
+    """A token bucket that gains `per_s` tokens a second, up to those of one second, at most 256. It starts full."""
 
     def __init__(self, per_s: int, now: float) -> None:
         """`now`: seconds of a clock that never goes back."""
@@ -14,7 +15,7 @@ class SpanBudget:
         self._tokens, self._filled_at = self._most, now
 
     def take(self, asked: int, now: float) -> int:
-        """How many of the spans asked for may be made."""
+        """How many of the requested spans are allowed."""
         self._tokens = min(self._tokens + (now - self._filled_at) * self._per_s, self._most)
         self._filled_at = now
         taken = min(asked, int(self._tokens))

@@ -1,4 +1,4 @@
-"""The section `[tracing]` of the settings. Where spans go is a matter of OpenTelemetry's own variables."""
+"""The section `[tracing]` of the settings. OpenTelemetry's environment variables set the target of spans."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Spans by OpenTelemetry's conventions for messaging: `schedule`, `cancel` and `deliver`.
 
-`schedule` and `cancel` are children of who asked. `deliver` begins a trace of its own, which is linked to the one of
-the message: weeks may lie between, and no backend keeps a trace open for so long. Spans leave the process in batches,
-by a thread. Imported only where tracing is on: it needs the extra `duemq[otel]`.
+`schedule` and `cancel` are children of the caller's span. `deliver` begins a new trace, linked to the message's: weeks
+may lie between them, and no backend keeps a trace open that long. A thread exports spans in batches. Imported only if
+tracing is on, because it needs the extra `duemq[otel]`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Tracing:
 
     @classmethod
     def open(cls, kind: str, instance: str, spans_per_s: int, registry: CollectorRegistry) -> Self:
-        """To where OTEL_EXPORTER_OTLP_ENDPOINT says. `kind`: serve, node or proxy; `instance`: of this process."""
+        """Exports to OTEL_EXPORTER_OTLP_ENDPOINT. `kind`: serve, node or proxy; `instance`: of this process."""
         own = {"service.version": __version__, "service.instance.id": instance}
         if "OTEL_SERVICE_NAME" not in os.environ:
             own["service.name"] = f"duemq-{kind}"
@@ -69,12 +69,12 @@ class Tracing:
         return cls(provider, spans_per_s, registry)
 
     async def close(self) -> None:
-        """Send what is left, within 5 s."""
+        """Send the remaining spans, within 5 s."""
         await asyncio.to_thread(self._provider.force_flush, _CLOSE_MS)
         await asyncio.to_thread(self._provider.shutdown)
 
     def take(self, operation: str, sampled: int) -> int:
-        """How many of so many sampled messages an operation may trace now. The others are counted."""
+        """How many of the sampled messages an operation may trace now. The others are counted."""
         taken = self._budget.take(sampled, self._clock())
         if taken < sampled:
             self._untraced.labels(operation).inc(sampled - taken)
@@ -84,8 +84,8 @@ class Tracing:
     def request(
         self, operation: str, caller: Carrier | None, messages: Sequence[Carrier], attributes: Attributes
     ) -> Iterator[Span]:
-        """A span of a request: a child of the caller, or where that is not traced, of the first message; linked to the
-        messages. An error that leaves it is noted."""
+        """A request's span: a child of the caller's span or, if that is not traced, of the first message's; linked to
+        the messages. Records an escaping error."""
         parent = _context(caller or messages[0])
         links = [link for each in messages[:_MAX_LINKS] if (link := _link(each)) is not None]
         name = _name(operation, attributes)
@@ -102,7 +102,7 @@ class Tracing:
                 raise
 
     def delivered(self, message: Carrier, attributes: Attributes, begun_ms: int, ended_ms: int) -> None:
-        """A delivery that was made between these times (epoch ms)."""
+        """A delivery between these times (epoch ms)."""
         link = _link(message)
         if link is None:
             return

@@ -1,6 +1,6 @@
-"""The trace context that senders put into the headers of messages (W3C Trace Context). Nothing here changes it.
+"""Reads the trace context that senders put into message headers (W3C Trace Context), and never changes it.
 
-A message is traced where the last bit of its `traceparent` says that its sender sampled it.
+A message is traced if the last bit of its `traceparent` is set: its sender sampled it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from duemq.model.messages.record import HEADER, Headers
 _NAME = b"traceparent"
 _SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
 _NAME_BYTES = HEADER.pack(len(_NAME), 0)[:2]
-_FLAG = len(_NAME) + 54  # where the last digit of the flags is, behind the name
+_FLAG = len(_NAME) + 54  # position of the last digit of the flags, counted from the name
 _ODD = frozenset(b"%c" % digit for digit in b"13579bdf")
 
 Carrier = dict[str, str]
-"""`traceparent` and `tracestate`, as far as they are there."""
+"""`traceparent` and `tracestate`, if present."""
 
 
 def is_sampled(traceparent: str) -> bool:
@@ -24,8 +24,8 @@ def is_sampled(traceparent: str) -> bool:
 
 
 def asks_for_spans(packed: bytes) -> bool:
-    """Whether a message's frame or packed headers have a context that is sampled, as far as that can be seen quickly:
-    each message is looked at. A value follows its name in packed headers."""
+    """Whether a message's frame or packed headers seem to have a sampled context: a fast check, because it runs for
+    each message. A value follows its name in packed headers."""
     at = packed.find(_NAME)
     while at >= 0:
         if packed[at - HEADER.size : at - HEADER.size + 2] == _NAME_BYTES:  # neither a longer name, nor a payload

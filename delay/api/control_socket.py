@@ -1,12 +1,12 @@
-"""The socket in a data folder by which commands on the same machine find the server that runs on it.
+"""The socket in a data folder through which commands on the same machine reach its server.
 
-    {"backup": 1}      answered {"path": "snapshots/backup-..."}, below the data folder and complete. It is there until
-                       the command closes the connection or ends, so that one that was killed leaves nothing behind
+    {"backup": 1}      answered {"path": "snapshots/backup-..."}, below the data folder and complete. It exists until
+                       the command closes the connection or ends, so a killed command leaves no files
     {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
-    {"make_key": {}}   answered with the new API key, as POST /v1/keys with these fields is
-    anything refused   {"refused": "..."}, why, with the `code` that the API would answer with
+    {"make_key": {}}   answered with the new API key, like POST /v1/keys with these fields
+    anything refused   {"refused": "..."}, the reason, with the `code` of the API
 
-Who may open the folder may ask; no key is needed, and no address.
+Access to the folder is the only requirement: no key, no address.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _ASK_S: Final = 10.0
 
 
 class Control:
-    """The server's side. `data` is held by this process; `freeze` links all that a node holds into a new folder;
-    `recover` makes this node's replica of a shard the truth; `make_key` makes an API key."""
+    """The server's side. `data` is held by this process; `freeze` links all of a node's data into a new folder;
+    `recover` makes this node's replica of a shard the truth; `make_key` creates an API key."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Control:
                 listener.close()
                 raise
         except OSError as error:
-            # Some file systems know no sockets. All else works without.
+            # Some file systems do not support sockets. Everything else works without one.
             log.warning(
                 "control: %s: backup and recovery are not possible while this runs (%s)", path, error,
                 extra={"action": "control"},
@@ -98,15 +98,15 @@ class Control:
                 case {"make_key": dict(fields)}:
                     writer.write(orjson.dumps(await self._make_key(fields)) + b"\n")
                 case _:
-                    raise Unavailable(f"this server does not know what {request!r} is: use the duemq of its version")
+                    raise Unavailable(f"this server does not know {request!r}: use the duemq of its version")
         except DuemqError as error:
             code = {"code": error.code} if isinstance(error, Rejected) else {}
             writer.write(orjson.dumps({"refused": str(error)} | code) + b"\n")
         except (OSError, TimeoutError, ValueError) as error:
-            log.warning("control: whoever asked has gone: %s", error, extra={"action": "control"})
+            log.warning("control: the client has gone: %s", error, extra={"action": "control"})
         except Exception:
             log.exception("control: failed", extra={"action": "control"})
-            writer.write(orjson.dumps({"refused": "the server failed; its log says why"}) + b"\n")
+            writer.write(orjson.dumps({"refused": "the server failed; see its log"}) + b"\n")
         finally:
             writer.close()
 
@@ -119,19 +119,19 @@ class Control:
             await self._freeze(self._data / name)
             log.info("backup begins, from %s", name, extra={"action": "backup"})
             writer.write(orjson.dumps({"path": name}) + b"\n")
-            await reader.read()  # to its end: that is when it is closed
+            await reader.read()  # until the client closes it
             log.info("backup ends", extra={"action": "backup"})
         finally:
-            # What cannot be removed is removed at the next start.
+            # Leftover files are removed at the next start.
             await in_thread(shutil.rmtree, self._data / name, ignore_errors=True)
             self._busy = False
 
 
 @contextmanager
 def server_snapshot(data: Path) -> Iterator[Path | None]:
-    """All that the server on this folder holds, in a folder that is there while this lasts; None without a server.
+    """All data of the server on this folder, in a folder that exists during the block; None without a server.
 
-    Raises Unavailable where there is a server and it cannot serve.
+    Raises Unavailable if there is a server that cannot serve.
     """
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
@@ -143,19 +143,19 @@ def server_snapshot(data: Path) -> Iterator[Path | None]:
         finally:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_WR)
-                client.recv(1)  # its end: now the folder is gone, and the next command can ask
+                client.recv(1)  # its end: now the folder is gone, and the next command can follow
 
 
 def ask_to_recover(data: Path, shard: int) -> None:
-    """Have the server on this folder make its replica of a shard the truth. Raises Unavailable if it refuses."""
+    """Tell the server on this folder to make its replica of a shard the truth. Raises Unavailable if it refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
-            raise Unavailable(f"no server runs on {data}: start the node whose replica is to be the truth")
+            raise Unavailable(f"no server runs on {data}: start the node whose replica shall be the truth")
         _ask(data, client, {"recover": shard})
 
 
 def ask_for_key(data: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Have the server on this folder make an API key. Raises Rejected `unconfirmed`; Unavailable if it refuses."""
+    """Tell the server on this folder to create an API key. Raises Rejected `unconfirmed`; Unavailable if it refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start it first, or name another one with --url")
@@ -163,7 +163,7 @@ def ask_for_key(data: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(data: Path, client: socket.socket) -> bool:
-    """False where no server runs on the folder. Raises Unavailable."""
+    """False if no server runs on the folder. Raises Unavailable."""
     try:
         with _address(data) as address:
             client.connect(address)
@@ -192,7 +192,7 @@ def _ask(data: Path, client: socket.socket, request: dict[str, Any]) -> dict[str
 
 @contextmanager
 def _address(data: Path) -> Iterator[str]:
-    """The socket's address; short however long the folder's path is."""
+    """The socket's address, short even for a long path of the folder."""
     plain = str(data / SOCKET)
     if len(os.fsencode(plain)) <= _PLAIN_BYTES:
         yield plain

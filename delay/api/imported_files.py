@@ -1,6 +1,6 @@
-"""Imported files between nodes over HTTP: the routes of a node that has them, for others that cannot see their source.
+"""Imported files between nodes over HTTP: a node with a file serves it to nodes that cannot read its source.
 
-GET /internal/shards/{shard}/copies?offsets=1,2   which files of these import commands are here, and what is in them
+GET /internal/shards/{shard}/copies?offsets=1,2   the files of these import commands that are here
 GET /internal/shards/{shard}/copies/{offset}      the part of one that `Range: bytes=FIRST-LAST` names, or less of it
 """
 
@@ -65,12 +65,12 @@ def routes(holder: ShardHolder) -> list[Route]:
 def _shard(holder: ShardHolder, request: Request) -> Shard:
     shard = holder.shards.get(request.path_params["shard"])
     if shard is None or shard.rebuilding:
-        raise Unavailable("this shard has no files here just now")
+        raise Unavailable("this shard has no files here now")
     return shard
 
 
 def copy_of(document: dict[str, int | str]) -> Copy:
-    """Raises Unavailable for what is no copy."""
+    """Raises Unavailable if it is not a copy."""
     try:
         rows, checksum, size, sha256 = (document[name] for name in ("rows", "checksum", "size", "sha256"))
     except (KeyError, TypeError) as error:

@@ -1,7 +1,6 @@
-"""A node's own HTTP: its shards are read here by proxies, and its health and metrics by operators.
+"""A node's internal HTTP: proxies read its shards here, and operators its health and metrics.
 
-It is for the inside of a cluster. With a token set, `/internal/` answers only those who know it. It never answers a
-browser.
+It is only for the inside of a cluster. If a token is set, `/internal/` requires it. It never answers a browser.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from duemq.web.reply import JsonResponse, in_slices
 _INTERNAL = "/internal/"
 _BROWSER = frozenset((b"origin", b"sec-fetch-site"))
 _SEARCH_BYTES = 1 << 20
-_KEYS_BYTES = 4 << 20  # for 10,000 keys, in hexadecimal, four times what it takes
+_KEYS_BYTES = 4 << 20  # four times the size of 10,000 keys in hexadecimal
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -85,7 +84,7 @@ def create_internal_app(
 
 
 class _Guard:
-    """Refuses requests of browsers, and where a token is set, requests without it."""
+    """Refuses requests from browsers and, if a token is set, requests without it."""
 
     def __init__(self, app: ASGIApp, token: bytes) -> None:
         self._app, self._token, self._header = app, token, TOKEN_HEADER.encode()

@@ -1,4 +1,4 @@
-"""Replicas from other nodes, or single imported files of them, over their internal HTTP."""
+"""Fetches replicas, or single imported files, from other nodes over their internal HTTP."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CONNECT_S, _ANSWER_S = 2.0, 10.0
 
 
 class HttpPeers:
-    """See `Peers`. `name`: this node's own. To be closed."""
+    """See `Peers`. `name`: this node's own. Must be closed."""
 
     def __init__(self, view: ClusterView, name: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         self._view, self._name, self._tls = view, name, tls
         self._headers = token_headers(token)
-        self._refusals: dict[tuple[int, str], str] = {}  # why a shard could not be copied from a node, the last time
+        self._refusals: dict[tuple[int, str], str] = {}  # why the last copy of a shard from a node failed
         self._http: httpx.AsyncClient = internal_http(tls, timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
 
     def have(self, shard: int) -> bool:
@@ -78,7 +78,7 @@ class HttpPeers:
             raw = await self._get(node, f"{shard}/copies", query, {}, 200)
             return {int(offset): copy_of(document) for offset, document in orjson.loads(raw)["copies"].items()}
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.info("node %s does not say which files it has: %s", node.name, error, extra={"action": "import"})
+            log.info("node %s does not list its files: %s", node.name, error, extra={"action": "import"})
             return None
 
     async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
@@ -105,16 +105,16 @@ class HttpPeers:
         await self._http.aclose()
 
     def _sources(self, shard: int) -> Iterator[Member]:
-        """The nodes that may have a file of the shard. One that is catching up may be waiting for just that."""
+        """The nodes that may have a file of the shard. Even a node that is catching up may have it."""
         for member in self._others(shard):
             if member.health.state is not NodeState.OUT:
                 yield member
 
     def _holders(self, shard: int) -> list[Member]:
-        """The nodes whose replica of the shard is fit to be copied, in the order in which they are asked.
+        """The nodes with a replica of the shard fit for copying, in the order to ask them.
 
-        Standbys come before the master, which has more to do. If any replica is unfit, standbys may have its fault and
-        not know it yet: then the master comes first.
+        Standbys come before the busier master. If any replica is unfit, standbys may have the same undetected fault:
+        then the master comes first.
         """
         others, master = list(self._others(shard)), self._view.masters().get(shard)
         master_first = not all(member.can_lead(shard) for member in others)
@@ -126,7 +126,7 @@ class HttpPeers:
 
 
 class _Progress:
-    """Tells how far a copy is, now and then."""
+    """Logs the progress of a copy at intervals."""
 
     def __init__(self, shard: int, peer: str) -> None:
         self._shard, self._peer, self._reported_at = shard, peer, time.monotonic()

@@ -1,14 +1,14 @@
-"""Snapshots between nodes over HTTP: the routes of the node that serves, and the source of the one that fetches.
+"""Snapshots between nodes over HTTP: the routes of the serving node, and the source of the fetching one.
 
 POST   /internal/snapshots/{shard}?held=ID&least=OFFSET&sums=later
-                                             make a snapshot (or go on with the one of this id): its manifest
+                                             make a snapshot (or continue the one with this id): its manifest
 GET    /internal/snapshots/{id}/{file}       the part of a file that `Range: bytes=FIRST-LAST` names, or less of it
 GET    /internal/snapshots/{id}/{file}?sum=sha256
                                              its checksum, in hex
-DELETE /internal/snapshots/{id}              remove a snapshot that is not needed any more
+DELETE /internal/snapshots/{id}              remove a snapshot that is no longer needed
 
 `least`: the offset in the ledger that the snapshot must have reached. `sums=later`: leave the checksums out of the
-manifest, because making them reads every byte. An older node ignores both parameters and sends all checksums; the
+manifest, because computing them reads every byte. An older node ignores both parameters and sends all checksums; the
 fetching node compares the offset itself. An older node that fetches sends neither, and gets all checksums.
 """
 
@@ -37,9 +37,9 @@ PATH: Final = "/internal/snapshots"
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _CONNECT_S: Final = 5.0
 _PART_S: Final = 30.0
-# A lost connection should not cost what was fetched so far: another peer's files differ.
+# A lost connection should not waste the bytes fetched so far, because another peer's files differ.
 _AGAIN_S: Final = (0.2, 1.0, 3.0)
-_SUM_S: Final = 600.0  # the peer reads a file, or an older one all of its files: tens of GiB take a minute
+_SUM_S: Final = 600.0  # the peer reads a file (an older version all files): tens of GiB take a minute
 _OFFSET: Final = re.compile(r"\d{1,18}")
 
 
@@ -82,7 +82,7 @@ def routes(server: SnapshotServer) -> list[Route]:
 
 
 def span_of(request: Request) -> tuple[int, int] | None:
-    """Where the bytes begin that a request asks for, and how many these are; None where it names none."""
+    """The start and number of the requested bytes; None without a range."""
     match = _RANGE.fullmatch(request.headers.get("range", ""))
     if match is None or int(match[2]) < int(match[1]):
         return None
@@ -108,9 +108,9 @@ class _Unreachable(Unavailable):
 
 
 class HttpSnapshotSource:
-    """A peer's snapshots. `url`: of its internal HTTP; `headers` go with every request. To be closed.
+    """A peer's snapshots. `url`: of its internal HTTP; `headers` go with every request. Must be closed.
 
-    Whatever goes wrong on the way or there is Unavailable: another peer may do.
+    All errors of the peer or the network are Unavailable: another peer may work.
     """
 
     def __init__(

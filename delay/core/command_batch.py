@@ -1,4 +1,4 @@
-"""A batch of commands before the rules see it: what each one says, and what the store knows of all they speak of."""
+"""A batch of commands before the rules apply: the parsed commands, and the stored state of their messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from duemq.model.messages.record import StoredRecord
 
 
 class View(Protocol):
-    """What the rules read of a shard's store, in batches.
+    """The rules' batched reads of a shard's store.
 
-    A row is empty where its message is pending in a delay file, nothing but cancels speaks of it, and only that it is
-    there was looked up.
+    A row is empty if its message is pending in a delay file, only cancels refer to it, and only its existence was
+    looked up.
     """
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
@@ -31,14 +31,14 @@ class View(Protocol):
 
 
 Other = Change | ByName | ImportCommand | Malformed
-"""What a command says that is no schedule."""
+"""A parsed command other than a schedule."""
 
 _Meaning = bytes | Other
-"""The frame of a schedule, or what another command says."""
+"""The frame of a schedule, or another parsed command."""
 
 
 class CommandBatch(NamedTuple):
-    """Commands and what they say: the fields of each schedule (None for another), and by offset what others are."""
+    """Parsed commands: the fields of each schedule (None for others), and the other commands by offset."""
 
     commands: Sequence[StoredRecord]
     schedules: list[Schedule | None]
@@ -54,7 +54,7 @@ class CommandBatch(NamedTuple):
 def understand(
     commands: Sequence[StoredRecord], place: RecordPosition, answers: Mapping[int, Answer] | None
 ) -> CommandBatch:
-    """Read commands; the schedules of plain clients are made into commands of duemq's own."""
+    """Parse commands; schedules of plain clients are converted to duemq's own commands."""
     schedules = [read_schedule(frame) for _, _, frame in commands]
     others: dict[int, Other] = {}
     if not all(schedules):
@@ -73,24 +73,24 @@ def understand(
 
 
 def _obey(offset: int, meaning: _Meaning, answer: Answer | None) -> _Meaning:
-    """Obey the ledger also where the master was of another version, which understood less."""
+    """Obey the ledger even if the master had another version, which understood less."""
     if answer is Answer.MALFORMED:
         return Malformed("the ledger says so")
     if isinstance(meaning, Malformed):
         raise Diverged(
-            f"command {offset} means something to the master of its time and nothing here ({meaning.reason}): "
+            f"command {offset} was valid for the master of its time and is not here ({meaning.reason}): "
             "is this an older version of duemq, or one with another number of shards?"
         )
     return meaning
 
 
 class Lookups:
-    """What the store knows of all messages and names that a batch of commands speaks of, read in few calls."""
+    """The stored state of all messages and names in a batch of commands, read with few calls."""
 
     def __init__(self, view: View, batch: CommandBatch) -> None:
         first_keys: dict[bytes, None] = {}
         sums: dict[str, None] = {}
-        names = {  # whether a change speaks of it
+        names = {  # whether a change refers to it
             read_name(frame, fields)[0]: False
             for (_, _, frame), fields in zip(batch.commands, batch.schedules, strict=True)
             if fields is not None and fields.name_bytes
@@ -107,7 +107,7 @@ class Lookups:
         for name, changed_by in names.items():
             if changed_by and (holder := self.names[name]) is not None:
                 first_keys[holder[:KEY_BYTES]] = None
-        # A message has a row under one key only, and none once it ended: most are found by the first look-up.
+        # A message has a row under only one key, and none once it ended: the first lookup finds most.
         firsts = list(first_keys)
         self.rows = dict(zip(firsts, view.rows(firsts), strict=True))
         missing = [first for first in firsts if self.rows[first] is None]

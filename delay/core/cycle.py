@@ -1,21 +1,21 @@
-"""The rules of a shard: what one cycle does to its messages. Pure: no clock, no IO beyond the `View` it is given.
+"""The rules of a shard: the effects of one cycle on its messages. Pure: no clock, and no IO except the given `View`.
 
-The specification is `shard_model.py` of the design; `tests/functional/shard/test_shard_model.py` holds this code to
-it. A cycle is worked out on the side (`Cycle`), committed to the log, and only then moved into the store:
+The specification is `shard_model.py` of the design; `tests/functional/shard/test_shard_model.py` checks this code
+against it. A cycle is first computed (`Cycle`), then committed to the log, and only then written to the store:
 
     cycle = Cycle(before, view, ids, shard)
     batch = cycle.read(commands)             # parse them
     cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
-    cycle.take(now, keys, rows, complete)    # what is due; a follower: cycle.follow(entry, keys, rows)
-    cycle.settle(files)                      # imported files; then `defer` for what cannot be delivered, and `rest_at`
+    cycle.take(now, keys, rows, complete)    # due messages; a follower: cycle.follow(entry, keys, rows)
+    cycle.settle(files)                      # imported files; then `defer` undeliverable messages, and `rest_at`
     ... commit outbox and cycle.entry() ...
     store.write(*store_changes(cycle, entry), ...)   # delay/replica/store_changes.py
 
 Sets of keys, T = cursor before, T' = cursor after:
 * a pending message is a row above T in the store that this cycle did not remove, or one it placed;
-* a placed key at or below T is *late*: it goes out in the same cycle, and is never skipped;
-* no key is placed before the window that T is in: a message that was due earlier gets a key at the start of that
-  window, so that what is below it is over for good, and its history can be forgotten window by window;
+* a placed key at or below T is *late*: it is delivered in the same cycle, and never skipped;
+* no key is placed before T's window: a message that was due earlier gets a key at the start of that window, so
+  everything below it has ended for good, and history can be forgotten window by window;
 * after the cycle exactly the keys above T' are pending.
 """
 
@@ -65,28 +65,28 @@ from duemq.model.messages.row_notes import Attempt, PastChange, earlier_step, ta
 from duemq.model.timing import LAST_MS, WINDOW_MS, window_of
 
 MAX_NAMED = 1_000
-"""How many changes by name an entry lists with their messages: an entry has to fit into one record of any log."""
+"""How many changes by name an entry lists with their messages: an entry must fit into one record of any log."""
 
 Due = tuple[bytes, bytes]
-"""Key and row of a message that leaves in this cycle."""
+"""Key and row of a message that is due in this cycle."""
 
 
 class Phase(IntEnum):
-    """How far a cycle has come. Each step belongs to one phase, so that none can be taken out of order."""
+    """The progress of a cycle. Each step belongs to one phase, so that none can run out of order."""
 
     COMMANDS = 0  # lose, read, apply
     DUE = 1  # entered by take or follow: settle, defer, rest_at
-    RECORDED = 2  # entered by entry: nothing changes any more
+    RECORDED = 2  # entered by entry: no more changes
 
 
 class PhaseError(RuntimeError):
-    """A step of a cycle was taken out of order: a defect of the caller."""
+    """A step of a cycle ran out of order: a defect of the caller."""
 
 
 class Cycle:
-    """One cycle of one shard, worked out but not yet in the store.
+    """One cycle of one shard, computed but not yet in the store.
 
-    `shards`: how many the cluster has; None accepts names in plain records whatever partition they came by.
+    `shards`: of the cluster; None accepts names in plain records from any partition.
     """
 
     def __init__(self, before: Entry, view: View, ids: IdCodec, shard: int, shards: int | None = None) -> None:
@@ -94,9 +94,9 @@ class Cycle:
         self.applied, self.cursor = before.applied, before.cursor
         self.answers: dict[int, Answer] = {}
         self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
-        # Key of each of the store's pending rows that this cycle took away -> topic; empty where the row was not read.
+        # Keys of the store's pending rows that this cycle removed -> topic; empty if the row was not read.
         self.removed: dict[bytes, bytes] = {}
-        self.endings: dict[bytes, EndedMessage | None] = {}  # key -> how it ended; None = no longer ended (redriven)
+        self.endings: dict[bytes, EndedMessage | None] = {}  # key -> ending; None = no longer ended (redriven)
         self.current_keys: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
         self.named: dict[int, bytes] = {}  # offset of a change by name -> first key of the message that has it
@@ -104,15 +104,15 @@ class Cycle:
         self.import_commands: dict[int, ImportCommand] = {}  # files to import, by the offset of their command
         self._contents: set[str] = set()  # of the files to import (sha256 in hex)
         self.file_decisions: tuple[FileDecision, ...] = ()  # files that were imported or refused
-        self.loss: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
+        self.loss: tuple[int, int] | None = None  # offsets of commands that the log dropped unread
         self.deferred: list[DeferredMessage] = []
-        self._failed: set[DeferredMessage] = set()  # those of them that were tried
+        self._failed: set[DeferredMessage] = set()  # those after a failed attempt
         # Due time (ms) of the messages that were due before the cursor's window, by key.
         self.requested_dues: dict[bytes, int] = {}
-        # Due time (ms) of the messages that were due before the log took the command, and when (ms) it did, by key.
+        # For messages that were due before the log appended their command: due time (ms) and append time (ms), by key.
         self.overdue: dict[bytes, tuple[int, int]] = {}
-        self.due: list[Due] = []  # leaves in this cycle, in order of delivery
-        self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
+        self.due: list[Due] = []  # in order of delivery
+        self.scanned: list[bytes] = []  # all keys read from the store in (T, T']
         self.scanned_rows: Sequence[bytes] = ()  # and their rows
         self._accepted = self._cancelled = self._dead = self._revived = 0
         self._phase = Phase.COMMANDS
@@ -132,15 +132,15 @@ class Cycle:
         return understand(commands, self._log, answers)
 
     def lose(self, end: int) -> None:
-        """Note that the log has no commands below this offset any more. Comes before `apply`."""
+        """Record that the log has lost the commands below this offset. Call it before `apply`."""
         self._require(Phase.COMMANDS, "lose")
         self.loss = (self.applied, end)
         self.applied = end
 
     def apply(self, batch: CommandBatch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
-        """Apply commands. `answers` None: decide (master); else obey what the ledger says (follower).
+        """Apply commands. `answers` None: decide (master); else obey the ledger (follower).
 
-        `view`: the same store, where what the commands speak of was read before.
+        `view`: the same store, with the commands' messages already read.
         """
         self._require(Phase.COMMANDS, "apply")
         if not batch.commands:
@@ -219,10 +219,10 @@ class Cycle:
         if isinstance(change, ByName):
             holder = self.names.get(change.name) or lookups.names.get(change.name)
             if holder is None:
-                # A follower may have forgotten the name already where the master had not, but never that of a message
-                # that is held still: what the ledger says of it other than OK changes nothing.
+                # A follower may have forgotten a name that the master still knew, but never that of a current message:
+                # ledger answers other than OK change nothing.
                 if answer is Answer.OK:
-                    raise CorruptStore(f"command {offset} changes a message by a name that nothing has here")
+                    raise CorruptStore(f"command {offset} changes a message by a name that is unknown here")
                 return Answer.UNKNOWN if answer is None else answer
             change = Change(change.kind, holder[:KEY_BYTES], change.due, None, change.by)
             answer = self._change(offset, timestamp, change, answer, lookups)
@@ -246,7 +246,7 @@ class Cycle:
         by = job_of(tag) or change.by
         if change.kind in (REDRIVE, PURGE):
             if ended is None:
-                raise CorruptStore(f"command {offset} speaks of a message that is not in the dead letters here")
+                raise CorruptStore(f"command {offset} refers to a message that is not in the dead letters here")
             if change.kind == PURGE:
                 row = with_change(without_payload(ended.row), PastChange(PURGE, timestamp, by=by), tag)
                 self.endings[key] = EndedMessage(PURGED, 0, ended.reason, row)
@@ -264,7 +264,7 @@ class Cycle:
             return answer
         if not row:
             raise CorruptStore(f"command {offset} moves a message whose row was not read")
-        # A time that follows from the log alone, so that every replica computes the same.
+        # This time depends only on the log, so every replica computes the same.
         due = change.due if change.kind in MOVES else timestamp
         past = PastChange(MOVE if change.kind in MOVES else change.kind, timestamp, shown_due(row), due, by)
         if change.kind in MOVES:
@@ -274,7 +274,7 @@ class Cycle:
 
     def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
         kind, terms = change.kind, change.terms
-        before = self.before  # what it says is forgotten, whether or not this replica has cleaned it away yet
+        before = self.before  # its horizons decide what is forgotten, even before this replica has purged it
         if due_of(key) < before.horizon and (ended is not None or self._is_delivered(key)):
             return Answer.UNKNOWN
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:
@@ -300,7 +300,7 @@ class Cycle:
         return Answer.NOT_DEAD if of_the_dead else Answer.OK
 
     def _is_delivered(self, key: bytes) -> bool:
-        """Whether an earlier cycle sent this row. What this cycle placed is pending even where its key is late."""
+        """Whether an earlier cycle sent this row. A row placed by this cycle is pending even if its key is late."""
         return key <= self.before.cursor and key not in self.placed
 
     def _place(self, due: int, offset: int, timestamp: int, row: bytes) -> None:
@@ -320,20 +320,21 @@ class Cycle:
         if self.placed.pop(key, None) is None:
             self.removed[key] = topic_of(row) if row else b""
 
-    # --- what is due ----------------------------------------------------------------------------------------------
+    # --- due messages ---------------------------------------------------------------------------------------------
 
     def take(self, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
-        """Choose what leaves: late messages, and the pending ones up to `now` in order.
+        """Choose the messages to deliver: late ones, and the pending ones up to `now` in order.
 
-        `keys`, `rows`: the store's rows above T due by `now`, in order; `complete` is False where there are more of
-        them than were read: then the cursor stops at the last one read, and what was just placed behind it waits.
+        `keys`, `rows`: the store's rows above T due by `now`, in order; `complete` is False if there are more than were
+        read: then the cursor stops at the last one read, and newly placed messages after it wait.
         """
         self._require(Phase.COMMANDS, "take")
         self._phase = Phase.DUE
         cursor, requested_dues = self.cursor, self.requested_dues
         last = last_key_at(now) if complete else keys[-1]
         for key in [key for key in self.placed if key <= cursor and requested_dues.get(key, due_of(key)) > now]:
-            # The clock went back: a key below T that is not due yet goes to the first ms after T, never out early.
+            # The clock went back: a key below T that is not due yet moves to the first ms after T, so it is never
+            # early.
             row, to = self.placed[key], make_key(due_of(self.cursor) + 1, offset_of(key), 0)
             self.defer((key, row), DeferredMessage(key, to, attempt_of(row), "clock went back"))
         placed_keys = sorted(key for key in self.placed if key <= last or key <= cursor)
@@ -358,7 +359,7 @@ class Cycle:
         self.cursor = max(self.cursor, key)
 
     def follow(self, entry: Entry, keys: list[bytes], rows: list[bytes]) -> None:
-        """Do what the ledger says of a cycle whose commands were applied: its deferrals, then its cursor.
+        """Apply a ledger entry after its commands: its deferrals, then its cursor.
 
         `keys`, `rows`: the store's in (T, T'] before this cycle.
         """
@@ -387,7 +388,7 @@ class Cycle:
             self._put(deferred.to, row)
 
     def _note_attempts(self, at: int) -> None:
-        """Note in the rows which attempts failed, and what died."""
+        """Record failed attempts and deaths in the rows."""
         for deferred in self.deferred:
             attempt = Attempt(at, deferred.reason)
             if deferred.to is None:
@@ -397,7 +398,7 @@ class Cycle:
                 self.placed[deferred.to] = with_attempt(self.placed[deferred.to], attempt)
 
     def settle(self, decisions: Sequence[FileDecision]) -> None:
-        """Make the messages of files pending that are here and sound, or refuse the files. Comes after `take`.
+        """Make the messages of valid local files pending, or refuse the files. Call it after `take`.
 
         All their keys are above T': a file whose window has begun is refused.
         """
@@ -409,7 +410,7 @@ class Cycle:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to commit."""
+        """Whether the cycle has nothing to commit."""
         before = self.before
         return (
             self.applied == before.applied and self.cursor == before.cursor and not self.due and not self.file_decisions
@@ -418,7 +419,7 @@ class Cycle:
     def windows_of_ends(self, at: int) -> set[int]:
         """The windows of due times (start in ms) in which messages ended by this cycle, committed `at` ms.
 
-        Those in the future are left out: what ends before it is due is over by then. The same for master and follower.
+        Future windows are left out, because their messages ended early. The same for master and follower.
         """
         cursor = self.cursor
         windows: set[int] = set()
@@ -435,7 +436,7 @@ class Cycle:
         return [key for key in self.placed if key > cursor]
 
     def placed_rows(self) -> Iterable[Due]:
-        """Keys and rows of all messages that this cycle placed, also of those that ended in it."""
+        """Keys and rows of all messages that this cycle placed, including those that ended in it."""
         if not self.endings:
             return self.placed.items()
         ended = (
@@ -451,7 +452,7 @@ class Cycle:
         return [key for key in self.removed if key > cursor]
 
     def topic_changes(self, through: bytes = HIGHEST) -> Counter[bytes]:
-        """By how much the pending messages of topics change that have keys up to `through`, imported ones left out.
+        """The changes of pending messages per topic, for keys up to `through`, without imported ones.
 
         A message that was cancelled without its row still counts.
         """
@@ -499,6 +500,6 @@ def _expiry_after(change: Change, row: bytes) -> int:
 
 
 def _is_behind_expiry(change: Change, row: bytes, timestamp: int) -> bool:
-    """Whether a message would expire before it is due: no sender may ask for that."""
+    """Whether a message would expire before it is due, which senders may not request."""
     expires = 0 if change.kind == CANCEL else _expiry_after(change, row)
     return bool(expires) and expires < max(change.due if change.kind in MOVES else timestamp, timestamp)

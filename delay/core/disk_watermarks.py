@@ -1,7 +1,7 @@
-"""How full the data disk may be, as percentages, with what is done about it at each.
+"""Watermarks of the data disk in percent, and the measure taken at each.
 
-The marks are those of other brokers: RocketMQ cleans out of turn at 75 % (`diskMaxUsedSpaceRatio`) and by force at
-85 %, Elasticsearch makes indexes read-only at its flood stage.
+The marks follow other brokers: RocketMQ cleans ahead of schedule at 75 % (`diskMaxUsedSpaceRatio`) and by force at 85
+%, Elasticsearch makes indexes read-only at its flood stage.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from enum import IntEnum
 
 from duemq.model.disk_use import DiskUse
 
-_BELOW = 1.0  # percent below a mark at which it is left: so that one message does not pass it to and fro
+_BELOW = 1.0  # percent below a mark at which it is left, so that it does not flap
 
 
 class Watermark(IntEnum):
-    """The highest mark that is reached."""
+    """The highest mark reached."""
 
     FREE = 0
-    CLEAN = 1  # what is forgotten is dropped at once, whatever the schedule
-    SHORTEN = 2  # more is forgotten: history is kept no longer than it must be
+    CLEAN = 1  # forgotten history is dropped at once, ahead of schedule
+    SHORTEN = 2  # history is kept no longer than necessary
     REFUSE = 3  # new messages are refused
 
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Marks in percent of the disk. Below `min_free_bytes` left the highest is reached, however large the disk."""
+    """Marks in percent of the disk. With less than `min_free_bytes` free, the highest is reached, whatever the disk's
+    size."""
 
     clean: float = 75
     shorten: float = 85
@@ -33,7 +34,7 @@ class Watermarks:
     min_free_bytes: int = 256 << 20
 
     def level(self, disk: DiskUse, before: Watermark) -> Watermark:
-        """`before`: the level of the last time; it is left a little below where it is reached."""
+        """`before`: the previous level, which is left slightly below its mark."""
         if disk.free < self.min_free_bytes:
             return Watermark.REFUSE
         marks = {Watermark.REFUSE: self.refuse, Watermark.SHORTEN: self.shorten, Watermark.CLEAN: self.clean}
@@ -57,4 +58,4 @@ class Watermarks:
 
 
 NEVER = Watermarks(101, 101, 101, 0)
-"""Marks for nodes that are not to look at the disk."""
+"""Marks for nodes that must ignore the disk."""

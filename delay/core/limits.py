@@ -1,4 +1,4 @@
-"""How much one cycle may do, and how long a message is tried."""
+"""Limits of one cycle, and of the attempts for a message."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class CycleLimits:
     """Bounds of a cycle.
 
-    `retry_ms`: how long after each failed attempt the next one is made; the last holds for all further ones.
-    `retention_ms`: how long what ended is known, counted from its end; None = for ever. `min_retention_ms`: the same
-    while a disk is short of space.
+    `retry_ms`: the pauses after failed attempts; the last one applies to all further attempts. `retention_ms`: how long
+    ended messages are known, from their end; None = forever. `min_retention_ms`: the same while a disk is short of
+    space.
     """
 
     max_commands: int = 4_096

@@ -1,36 +1,36 @@
-"""How long a shard lets commands and due messages gather before its next cycle (ADR 39)."""
+"""How long a shard collects commands and due messages before its next cycle (ADR 39)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-_SHARE = 1 / 12  # of a node's thread, for the fixed price of all its cycles
-_FOR_WAITERS = 1.5  # fixed prices that a rest takes where somebody waits for an answer
-_MAX_S = 0.05  # the longest rest
-_WEIGHT = 1 / 64  # of the last cycle in the price
-_PRIOR = 4.0  # a variance (messages squared) as which the price of a message counts that was learned before
-_SPIKE, _SPIKE_S = 4.0, 0.001  # a cycle counts as at most this many times its expected CPU, plus this
+_SHARE = 1 / 12  # of a node's thread, for the fixed cost of all its cycles
+_FOR_WAITERS = 1.5  # fixed costs per pause while a request waits for an answer
+_MAX_S = 0.05  # the longest pause
+_WEIGHT = 1 / 64  # of the last cycle in the cost
+_PRIOR = 4.0  # the weight, as a variance (messages squared), of the earlier cost per message
+_SPIKE, _SPIKE_S = 4.0, 0.001  # a cycle counts at most this many times its expected CPU, plus this
 
 
 class CycleWork(NamedTuple):
-    """What a cycle did: commands and due messages, and the CPU (s) that it took of the node's thread."""
+    """The work of a cycle: commands and due messages, and its CPU time (s) on the node's thread."""
 
     messages: int
     cpu_s: float
 
 
 class NextStart(NamedTuple):
-    """When the next cycle may start (s): for somebody who waits for an answer, and for all others."""
+    """When the next cycle may start (s): if a request waits for an answer, and otherwise."""
 
     for_waiters: float
     for_all: float
 
 
 class CyclePrice:
-    """What a cycle costs whatever it does, and what each message adds: a line through the cycles of late.
+    """A cycle's fixed cost and its cost per message: a line through recent cycles.
 
-    Least squares, in which a cycle counts less the older it is. As long as all cycles have done equally much, all of
-    their CPU counts as fixed.
+    Least squares with a weight that falls with age. As long as all cycles did the same amount of work, all of their CPU
+    counts as fixed.
     """
 
     def __init__(self) -> None:
@@ -49,47 +49,47 @@ class CyclePrice:
         self._cpu_s += weight * more_s
         self._variance = (1 - weight) * (self._variance + weight * messages * messages)
         self._covariance = (1 - weight) * (self._covariance + weight * messages * more_s)
-        # What was learned stays while cycles differ too little to tell.
+        # Keep the estimate while cycles differ too little.
         learned = self._covariance + _PRIOR * self._per_message_s
         self._per_message_s = max(learned / (self._variance + _PRIOR), 0.0)
         self.fixed_s = max(self._cpu_s - self._per_message_s * self._messages, self._cpu_s / 10)
 
 
 class ThreadShare:
-    """The share of a node's thread for the fixed price of its cycles, which all of its masters have together."""
+    """The share of a node's thread for the fixed cost of cycles, common to all of its masters."""
 
     def __init__(self) -> None:
         self.masters = 0
         self._used_until = 0.0
 
     def use(self, started: float, fixed_s: float) -> float:
-        """Use it for a cycle of this price. Returns until when it is used up: in no case longer than if each master had
-        made such a cycle just now, for cycles that somebody waited for begin before their time."""
+        """Use it for a cycle of this cost. Returns when the share is available again: at the latest as if each master
+        had made one such cycle now, because cycles that a request waits for begin early."""
         used_until = max(self._used_until, started) + fixed_s / _SHARE
         self._used_until = min(used_until, started + self.masters * fixed_s / _SHARE)
         return self._used_until
 
 
 class Linger:
-    """The lingering of one master. Times in s, of any clock that goes on steadily.
+    """The lingering of one master. Times in s, of any steady clock.
 
-    A cycle has a fixed price, whatever it does, so cycles should not be more than they need to be. They may take
-    their share of the thread with it: what messages cost beside that would only be paid later if they waited for
-    longer. Masters in one node rest for longer the more of them are busy.
+    A cycle has a fixed cost, so there should be no more cycles than necessary. The fixed costs may use their share of
+    the thread; waiting longer would only postpone the cost of the messages. The more masters of a node are busy, the
+    longer each pauses.
     """
 
     def __init__(self, share: ThreadShare, least_s: float = 0.0) -> None:
-        """`least_s`: between the starts of two cycles, unless somebody waits."""
+        """`least_s`: between the starts of two cycles, unless a request waits."""
         self._share, self._least_s = share, least_s
         self._price = CyclePrice()
         share.masters += 1
 
     def close(self) -> None:
-        """The master leads no more."""
+        """The master no longer leads."""
         self._share.masters -= 1
 
     def next_start(self, started: float, ended: float, work: CycleWork | None, full: bool) -> NextStart:
-        """When the next cycle may start after this one. `work`: None where it found nothing to do.
+        """When the next cycle may start after this one. `work`: None if it had nothing to do.
 
         A backlog (`full`) does not wait.
         """

@@ -1,4 +1,4 @@
-"""What one cycle sends: frames, in batches per topic and partition."""
+"""The frames that one cycle sends, in batches per topic and partition."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from duemq.model.messages.key import make_key
 from duemq.model.messages.record import Partition
 from duemq.model.messages.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
 
-_OVERDUE_MS = 1_000  # a message without delay is due some milliseconds before its log takes it
+_OVERDUE_MS = 1_000  # a message without delay is due some milliseconds before its log appends it
 
 
 class Outbox:
     """The batches of one cycle.
 
     The unkeyed messages of a cycle all go to one partition per topic, which rotates with `turn`, because each partition
-    in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> how many it has). Unkeyed
-    messages avoid partitions that take nothing just now (`closed`, by topic), and dead letters do, whatever their key.
+    in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> their number). Unkeyed
+    messages avoid partitions that accept nothing now (`closed`, by topic), and so do all dead letters.
     """
 
     def __init__(
         self, turn: int, partitions: Mapping[str, int], closed: Mapping[str, Collection[int]] | None = None
     ) -> None:
         self.batches: dict[Partition, list[bytes]] = {}
-        self.keys: dict[str, list[bytes]] = {}  # per topic, for the lateness of what was sent
+        self.keys: dict[str, list[bytes]] = {}  # per topic, for the lateness of sent messages
         self.first_rows: dict[str, bytes] = {}  # per topic, of the message that was due first
         self.overdue: dict[str, int] = {}  # per topic, messages that were overdue when their commands were accepted
         self._turn, self._partitions, self._closed = turn, partitions, closed or {}
         self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
 
     def add(self, due: Sequence[Due], topics: Collection[bytes]) -> None:
-        """Append messages in the order given; `topics` are the topics they have."""
-        if due and len(topics) == 1:  # a topic that refused all of its messages has no place in `partitions`
+        """Append messages in the given order; `topics` are their topics."""
+        if due and len(topics) == 1:  # a topic that refused all its messages is not in `partitions`
             (topic,) = topics
             partitions, batch, keys = self._topic_state(topic, due[0][1])
             if partitions == 1:
@@ -50,9 +50,9 @@ class Outbox:
             batch.append(frame_in(row))
 
     def add_frame(self, topic: str, message_key: bytes | None, frame: bytes) -> None:
-        """Append a record that is no delivery, such as a dead letter.
+        """Append a record that is not a delivery, such as a dead letter.
 
-        If the partition of its key takes nothing, it goes to another one: no order is promised among dead letters.
+        If the partition of its key accepts nothing, it goes to another one: dead letters have no guaranteed order.
         """
         partitions, partition = self._partitions[topic], None
         if message_key is not None:
@@ -62,7 +62,7 @@ class Outbox:
         self.batches.setdefault((topic, partition), []).append(frame)
 
     def count_from_acceptance(self, overdue: Mapping[bytes, tuple[int, int]], now: int) -> None:
-        """Have the lateness of messages that were due before their commands were accepted count from then on.
+        """Measure lateness from acceptance for messages that were due before their commands were accepted.
 
         `overdue`: see `Cycle.overdue`. `now`: epoch ms; the clock of the log may be ahead of it.
         """

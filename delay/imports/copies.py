@@ -1,4 +1,4 @@
-"""Files that other replicas have taken in: how many do, and one of them as a source for this replica."""
+"""Imported files of other replicas: their number, and copies for this replica."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PART_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A file as another replica has taken it in. `checksum`: of its keys, None where that was compared long ago;
-    `size` in bytes and `sha256` in hex: of the file there."""
+    """An imported file of another replica. `checksum`: of its keys, None if it was compared long ago; `size` in bytes
+    and `sha256` in hex: of the file there."""
 
     rows: int
     checksum: int | None
@@ -37,7 +37,7 @@ class FilePeers(Protocol):
         ...
 
     async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
-        """Which of the files of these commands each node that answered has, durably."""
+        """The files of these commands that each answering node has, durably."""
         ...
 
     async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
@@ -46,7 +46,7 @@ class FilePeers(Protocol):
 
 
 class NoPeers:
-    """The `FilePeers` of a node that is alone."""
+    """The `FilePeers` of a single node."""
 
     def have(self, shard: int) -> bool:
         return False
@@ -59,9 +59,9 @@ class NoPeers:
 
 
 async def fetch_copy(peers: FilePeers, shard: int, node: str, offset: int, copy: Copy, target: Path) -> None:
-    """Get a peer's copy of a file, with its checksum compared, and give it its name last.
+    """Fetch a peer's copy of a file, verify its checksum, and give it its name last.
 
-    After an error it goes on where it was. Raises Unavailable.
+    After an error, another call resumes. Raises Unavailable.
     """
     part = target.with_suffix(".part")
     file = await in_thread(PartialFile, part, ListedFile(target.name, copy.size, copy.sha256))

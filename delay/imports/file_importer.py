@@ -1,13 +1,13 @@
-"""Importing files of messages: each replica takes in the files its shard was asked to import, the master decides.
+"""Imports files of messages: each replica reads and copies the requested files of its shard, and the master decides.
 
-    the command is applied      every replica notes the file as pending, and the ledger answers PENDING
-    taking in                   each replica for itself, beside its cycles: read, validate, copy, sync; one that cannot
-                                see the source gets the copy of another replica
-    a later cycle of the master as many replicas have the file as must: its ledger entry says `imported`, with rows and
+    the command is applied      every replica records the file as pending, and the ledger answers PENDING
+    reading                     each replica for itself, in parallel to its cycles: read, validate, copy, sync; one that
+                                cannot read the source gets the copy of another replica
+    a later cycle of the master once enough replicas have the file, its ledger entry says `imported`, with rows and
                                 checksum, and the messages are pending from then on; or it is refused, with the reason
     a follower                  waits at that entry until it has the file, too, and compares rows and checksum
 
-So nothing waits for a file but the import itself, and a replica that cannot get it stays behind, visibly.
+So only the import itself waits for a file, and a replica that cannot get it visibly stays behind.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from duemq.storage.shard.store import ShardStore
 
 log = logging.getLogger(__name__)
 
-_TOGETHER = 64  # files that one process takes in
-_MAX_QUERY = 1_000  # files that peers are asked about together
+_TOGETHER = 64  # files per child process
+_MAX_QUERY = 1_000  # files per request to peers
 _LOOK_S = 1.0
 _AGAIN_S, _LONGEST_S = 5.0, 300.0
 _SKIPPED_S = 30.0
@@ -48,8 +48,8 @@ _SKIPPED_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """Why a file cannot be imported. `final`: looking again would change nothing. `since`: from when on (ms). `away`:
-    an object store is away, which says nothing about the file: it is waited for as long as its window allows."""
+    """Why a file cannot be imported. `final`: a retry would not help. `since`: from when on (ms). `away`: an object
+    store is unreachable: the file is not at fault, and is waited for as long as its window allows."""
 
     reason: str
     final: bool
@@ -58,7 +58,7 @@ class ImportProblem:
 
 
 class FileImporter:
-    """The importer of one shard. `turn`: shared by the shards of a node, for taking files in needs a core."""
+    """The importer of one shard. `turn`: shared by the shards of a node, because an import needs a core."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class FileImporter:
         peers: FilePeers | None = None,
         counts: TieringCounts | None = None,
     ) -> None:
-        """`peers`: the other nodes that have a replica of the shard; None where there is none."""
+        """`peers`: the other nodes with a replica of the shard; None without any."""
         self._shard, self._replica, self._policy = shard, replica, policy
         self._clock, self._turn, self._work = clock, turn, work
         self._peers = peers or NoPeers()
@@ -83,16 +83,16 @@ class FileImporter:
         self._store = replica.store
         self._candidates = Candidates(policy, self.why_pending)
         self._outcomes: dict[int, LocalFile | ImportProblem] = {}
-        self._to_look_at: list[tuple[int, int]] = []  # a heap: when (ms), and the offset of the command
-        self._failures: dict[int, int] = {}  # how often taking a file in failed for a reason that is not the file's
-        self._copies: dict[int, int] = {}  # how many replicas have a file which is here, while they are too few
-        self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a file that is not here
+        self._to_look_at: list[tuple[int, int]] = []  # a heap: time of the next try (ms), and the offset of the command
+        self._failures: dict[int, int] = {}  # how often an import failed for a reason other than the file
+        self._copies: dict[int, int] = {}  # how many replicas have a file that is here, while they are too few
+        self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a missing file
         self._leading_since: int | None = None
-        self._blocker: FileDecision | None = None  # the file that the replica cannot follow the ledger without
-        self._news = asyncio.Event()  # set, and made anew, whenever files were looked at
+        self._blocker: FileDecision | None = None  # the file that the replica needs to follow the ledger
+        self._news = asyncio.Event()  # set and replaced whenever files were tried
 
     def _pending_records(self) -> dict[int, ImportRecord]:
-        """The files that wait, by the offset of their command; new ones become candidates, to be looked at."""
+        """The pending files by the offset of their command; new ones become candidates."""
         records = self._store.imports.pending
         for record in self._candidates.take(records):
             heappush(self._to_look_at, (0, record.offset))
@@ -101,24 +101,24 @@ class FileImporter:
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Be the shard's master from now on: its patience begins."""
+        """Lead the shard from now on: its patience begins."""
         self._leading_since = self._clock()
         for offset, outcome in self._outcomes.items():
             self._weigh(offset, outcome)
 
     def follow(self) -> None:
-        """Be the shard's master no more."""
+        """Stop leading the shard."""
         self._leading_since = None
 
     def decide(self, now: int) -> list[FileDecision]:
-        """What the master can say of the pending files just now."""
+        """The master's current decisions about pending files."""
         if not self._pending_records():
             return []
         start = max(now, due_of(self._replica.entry.cursor)) + self._policy.lead_ms
         return self._candidates.decide(now, start)
 
     def _weigh(self, offset: int, outcome: LocalFile | ImportProblem) -> None:
-        """Say what may be decided of a file."""
+        """Update the possible decision about a file."""
         if isinstance(outcome, LocalFile):
             self._asked_at.pop(offset, None)
             if self._policy.copies <= 1 or self._copies.get(offset, 1) >= self._policy.copies:
@@ -136,9 +136,9 @@ class FileImporter:
             self._candidates.refuse(offset, outcome.reason, 0 if outcome.final else patient)
 
     async def have(self, decision: FileDecision) -> None:
-        """Wait until the file is here that the ledger says was imported. Raises CorruptStore where it is another.
+        """Wait for a file that the ledger says was imported. Raises CorruptStore if it is a different one.
 
-        Raises Behind where it cannot be had for long, and a peer can be copied instead.
+        Raises Behind if it is missing for long, and a peer can be copied instead.
         """
         self._pending_records()
         since = self._clock()
@@ -167,9 +167,9 @@ class FileImporter:
         return outcome
 
     def copy(self, offset: int) -> tuple[Path, Copy] | None:
-        """A file that this replica has, for those that have not."""
+        """A file of this replica, for replicas without it."""
         outcome, store = self._outcomes.get(offset), self._store
-        with suppress(FileNotFoundError):  # it was damaged or removed: then this replica has none
+        with suppress(FileNotFoundError):  # it was damaged or removed, so this replica has none
             if isinstance(outcome, LocalFile):
                 size = outcome.path.stat().st_size
                 return outcome.path, Copy(outcome.about.rows, outcome.checksum, size, outcome.about.content)
@@ -181,7 +181,7 @@ class FileImporter:
         return None
 
     def why_waiting(self) -> str | None:
-        """Which file a replica waits for that cannot follow, and why the file is not here."""
+        """The file that keeps a replica from following, and why it is not here."""
         if self._blocker is None or (import_record := self._pending_records().get(self._blocker.offset)) is None:
             return None
         return cut(
@@ -190,11 +190,11 @@ class FileImporter:
         )
 
     def seeks_file(self) -> bool:
-        """Whether a replica waits for a file that may come soon: not all that may have it were asked yet."""
+        """Whether a replica waits for a file that may come soon, because not all peers that may have it were asked."""
         return self._blocker is not None and self._blocker.offset not in self._asked_at
 
     def why_pending(self, offset: int) -> str:
-        """What a pending file waits for."""
+        """What a pending file is waiting for."""
         outcome = self._outcomes.get(offset)
         if isinstance(outcome, ImportProblem):
             return outcome.reason
@@ -204,11 +204,11 @@ class FileImporter:
 
     @property
     def trouble(self) -> str | None:
-        """Why no file is taken in just now."""
+        """Why no file is being imported now."""
         return self._loop.trouble and cut(f"shard {self._shard}: import fails: {self._loop.trouble}")
 
     def forget(self, decisions: Sequence[FileDecision]) -> None:
-        """Drop all about files that are imported or refused in the store."""
+        """Drop the state of files that are imported or refused in the store."""
         if rows := sum(decision.rows for decision in decisions):
             log.info(
                 "shard %d imported %d messages", self._shard, rows, extra={"action": "import", "shard": self._shard}
@@ -226,10 +226,10 @@ class FileImporter:
             if decision.reason and isinstance(outcome, LocalFile):
                 outcome.path.unlink(missing_ok=True)
 
-    # --- taking in ------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until cancelled. Whatever goes wrong is tried again: no file may end more than its import."""
+        """Work until cancelled. Errors are retried: no file may affect more than its import."""
         await self._loop.run()
 
     async def _look(self) -> None:
@@ -238,7 +238,7 @@ class FileImporter:
         await self.ask()
 
     async def step(self) -> bool:
-        """Take some pending files in that were not looked at lately; False where there is none."""
+        """Import some pending files that were not tried recently; False if there are none."""
         now, records, store = self._clock(), self._pending_records(), self._store
         todo = self._next(now, records)
         if not todo:
@@ -251,11 +251,9 @@ class FileImporter:
                     if not isinstance(answer, Reading):
                         self._note(store, left.pop(0), answer, now)
                 if left:
-                    raise StoreFailed(
-                        f"the process that takes files in ended before {left[0].import_command.path[-100:]}"
-                    )
+                    raise StoreFailed(f"the import process ended before {left[0].import_command.path[-100:]}")
         except Exception as error:
-            # The first one may be why: it is tried again later, the others at once.
+            # The first one may be the cause: retry it later, the others at once.
             if left:
                 self._blame(left, error, now)
             raise
@@ -271,12 +269,12 @@ class FileImporter:
         return list(todo.values())
 
     def _blame(self, left: Sequence[ImportRecord], error: Exception, now: int) -> None:
-        """Put off the first of these files: a process ended, or said nothing any more, before it was done with it."""
+        """Defer the first of these files: a process ended, or went silent, before finishing it."""
         first = left[0]
         text = str(error).strip().splitlines() or [type(error).__name__]
         hangs = isinstance(error, Unresponsive)
         self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.import_command.path))
-        # Where a mount hangs, each file beside this one would hold the others up for as long.
+        # If a mount hangs, each file next to this one would delay the others for as long.
         beside = Path(first.import_command.path).parent if hangs else None
         for record in left[1:]:
             if Path(record.import_command.path).parent == beside:
@@ -285,7 +283,7 @@ class FileImporter:
                 heappush(self._to_look_at, (0, record.offset))
 
     def _put_off(self, record: ImportRecord, reason: str, now: int, *, away: bool = False) -> None:
-        """Look again after a pause that grows, for the reason is none of the file's own."""
+        """Retry with backoff: the cause is not the file."""
         failures = self._failures.get(record.offset, 0)
         self._failures[record.offset] = failures + 1
         pause = min(_AGAIN_S * 2.0 ** min(failures, 30), _LONGEST_S)
@@ -293,7 +291,7 @@ class FileImporter:
 
     def _problem(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> ImportProblem:
         before = self._outcomes.get(offset)
-        # Patience with a file begins once its store has said that it is not there.
+        # Patience with a file begins once its store has reported it missing.
         since = before.since if isinstance(before, ImportProblem) and not before.away else now
         return ImportProblem(reason, final, since, away)
 
@@ -317,12 +315,12 @@ class FileImporter:
             if record.offset in store.imports.pending:
                 self._failures.pop(record.offset, None)
                 self._settle(record.offset, local_file)
-            else:  # it was refused meanwhile
+            else:  # it was refused in the meantime
                 local_file.path.unlink(missing_ok=True)
         elif record.offset in store.imports.pending:
             before = self._outcomes.get(record.offset)
             if answer.skipped:
-                # Tried after those that were: one object that cannot be had holds up no others for ever.
+                # Tried after the others, so that one unreadable object does not delay others forever.
                 problem = self._problem(record.offset, answer.reason, False, now, away=True)
                 self._settle(record.offset, problem, now + int(_SKIPPED_S * 1000))
             elif answer.away:
@@ -349,10 +347,10 @@ class FileImporter:
     # --- other replicas -------------------------------------------------------------------------------------------
 
     async def ask(self) -> None:
-        """Ask the peers what cannot be told without them: who else has files, and where to get those missing here."""
+        """Ask the peers which files they have, and so where to get those missing here."""
         now, records, store = self._clock(), self._pending_records(), self._store
         few = [offset for offset in self._copies if self._leading_since is not None][:_MAX_QUERY]
-        blocker = None if self._blocker is None else self._blocker.offset  # asked for each time: a node may have come
+        blocker = None if self._blocker is None else self._blocker.offset  # asked for each time: a node may have joined
         missing = [
             offset
             for offset, outcome in self._outcomes.items()
@@ -381,7 +379,7 @@ class FileImporter:
         self._tell()
 
     async def _fetch(self, store: ShardStore, record: ImportRecord, node: str, copy: Copy) -> None:
-        """Get a file from a peer. What arrives is validated like any file that was taken in before."""
+        """Fetch a file from a peer, and validate it like any earlier import."""
         target = store.path / CatalogFile.imported_name(record.import_command.window, record.offset)
         try:
             await fetch_copy(self._peers, self._shard, node, record.offset, copy, target)

@@ -1,6 +1,6 @@
-"""The files that a shard is asked to import, ordered by what decides about them. Pure.
+"""The requested files of a shard, ordered by their possible decisions. Pure.
 
-A cycle asks for what can be decided just now. That costs as much as there is to decide, however many files wait.
+A cycle asks for the current decisions. The cost depends on their number, not on the number of waiting files.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from duemq.model.messages.import_command import cut
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.records import ImportRecord
 
-_MAX_DECISIONS = 1_000  # files that one ledger entry speaks of,
-_MAX_DECISION_BYTES = 32 << 10  # and what it says of them, which is less than the smallest limit of a log's records
+_MAX_DECISIONS = 1_000  # files per ledger entry,
+_MAX_DECISION_BYTES = 32 << 10  # and their bytes, less than the smallest record limit of a log
 _ENTRY_BYTES = 64  # of a decision without a reason
 
 
 class Candidates:
-    """Files by the offset of their command. Those that were decided stay until they are dropped: a cycle may fail."""
+    """Files by the offset of their command. Decided ones stay until they are dropped, because a cycle may fail."""
 
     def __init__(self, policy: ImportPolicy, why: Callable[[int], str]) -> None:
-        """`why`: what a file is waiting for, in a few words; may be empty."""
+        """`why`: returns what a file is waiting for, in a few words; may be empty."""
         self._policy, self._why = policy, why
         self._windows: dict[int, int] = {}
         self._by_window: list[tuple[int, int]] = []  # window and offset
@@ -35,7 +35,7 @@ class Candidates:
         return len(self._windows)
 
     def take(self, records: dict[int, ImportRecord]) -> list[ImportRecord]:
-        """Note new files: the last ones of `records`, which are in the order of the log."""
+        """Add new files: the last ones of `records`, which are in log order."""
         windows = self._windows
         new_records = list(takewhile(lambda record: record.offset not in windows, reversed(records.values())))[::-1]
         for record in new_records:
@@ -44,18 +44,18 @@ class Candidates:
         return new_records
 
     def import_file(self, offset: int, rows: int, checksum: int) -> None:
-        """Note that the file is sound, and on as many replicas as it has to be."""
+        """Record that the file is valid, and on enough replicas."""
         self.wait(offset)
         self._sound[offset] = FileDecision(offset, rows, checksum)
 
     def refuse(self, offset: int, reason: str, after: int) -> None:
-        """Note that the file cannot be imported, unless something else is said of it until `after` (ms)."""
+        """Record that the file cannot be imported, unless this changes before `after` (ms)."""
         self.wait(offset)
         self._refusals[offset] = after, reason
         insort(self._by_time, (after, offset))
 
     def wait(self, offset: int) -> None:
-        """Note that nothing can be said of the file yet but that its time may run out."""
+        """Record that the file is undecided; only its time may run out."""
         self._sound.pop(offset, None)
         if (refusal := self._refusals.pop(offset, None)) is not None:
             del self._by_time[bisect_left(self._by_time, (refusal[0], offset))]
@@ -66,7 +66,7 @@ class Candidates:
             del self._by_window[bisect_left(self._by_window, (window, offset))]
 
     def decide(self, now: int, start: int) -> list[FileDecision]:
-        """What can be said at `now`. Windows must begin at `start` (ms) or later. As much as one entry may hold."""
+        """The decisions at `now`, as many as fit into one entry. Windows must begin at `start` (ms) or later."""
         decisions: dict[int, FileDecision] = {}
         size = 0
         for decision in self._decidable(now, start):
@@ -79,7 +79,7 @@ class Candidates:
         return sorted(decisions.values())
 
     def _decidable(self, now: int, start: int) -> Iterator[FileDecision]:
-        """What time says comes first: a file is not imported when its window is near."""
+        """Decisions by time come first: a file is not imported if its window is near."""
         policy, latest = self._policy, now + self._policy.furthest_ms
         for _, offset in takewhile(lambda one: one[0] < start, self._by_window):
             why = self._why(offset)

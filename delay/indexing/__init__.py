@@ -1,1 +1,1 @@
-"""The work on the index of messages beside a shard's cycles."""
+"""Background work on a shard's index of messages."""

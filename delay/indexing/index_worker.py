@@ -1,6 +1,6 @@
-"""Works on the index of one shard beside its cycles: merges runs, and indexes what was there before.
+"""Maintains the index of one shard in the background: merges runs, and indexes older messages.
 
-Each replica does this for itself, as with delay files: the ledger does not speak of it.
+Each replica does this for itself, as with delay files: it is not in the ledger.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _AGAIN_S, _LONGEST_S = 5.0, 300.0
-_PART, _PART_BYTES = 500, 4 << 20  # rows that are indexed before others get their turn
+_PART, _PART_BYTES = 500, 4 << 20  # rows indexed before other tasks run
 
 Rows = list[tuple[bytes, bytes]]
 
 
 class IndexWorker:
-    """`replica` stays the shard's as long as this runs."""
+    """`replica` must stay the shard's while this runs."""
 
     def __init__(self, shard: int, replica: Replica) -> None:
         self._shard, self._replica = shard, replica
 
     async def run(self) -> None:
-        """Work until cancelled. Raises Fatal; whatever else goes wrong is tried again."""
+        """Work until cancelled. Raises Fatal; other errors are retried."""
         pace = OutageOptions(first_s=_AGAIN_S, longest_s=_LONGEST_S)
         await Loop("index", self._turn, f"shard {self._shard}", every_s=_LOOK_S, **pace).run()
 
     async def _turn(self) -> None:
         began = thread_time()
         while await self.step():
-            # Half of a core at most, for the messages that are due go first.
+            # At most half of a core, because due messages go first.
             await asyncio.sleep(thread_time() - began)
             began = thread_time()
 
     async def step(self) -> bool:
-        """Merge some runs, or index some messages, if there is need to; False if not."""
+        """Merge some runs, or index some messages; False if no work is left."""
         store = self._replica.store
         index, state = store.index, store.index.state
         if state is None:
@@ -78,7 +78,7 @@ class IndexWorker:
         return True
 
     async def _merge_some(self, index: MessageIndex) -> bool:
-        """Make fewer runs of some; False if there is no need to."""
+        """Merge some runs; False if none are left to merge."""
         to_merge = index.to_merge(self._replica.entry.at)
         if to_merge is None:
             return False
@@ -89,28 +89,28 @@ class IndexWorker:
         index.replace(to_merge, await in_thread(_merged, parts))
         return True
 
-    # --- what was there before ------------------------------------------------------------------------------------
+    # --- older messages -------------------------------------------------------------------------------------------
 
     def _was_before(self, key: bytes, row: bytes, applied: int) -> bool:
-        """Whether no cycle has indexed a row, and none of the files will bring it that are to be indexed."""
+        """Whether no cycle has indexed a row, and it is not in a file still to be indexed."""
         offset = offset_of(key)
         if offset >= applied or offset in self._replica.store.index.files:
             return False
         return self._was_not_put_off(key, row)
 
     def _was_not_put_off(self, key: bytes, row: bytes) -> bool:
-        """What was put off has another key than when it was accepted, with the same offset: the cycle indexed it."""
+        """A deferred message has another key than at its acceptance, with the same offset: the cycle indexed it."""
         return shows_due(row, int.from_bytes(key[:8], "big")) or not self._replica.store.index.has(key, row)
 
     async def _rows(self, after: bytes, through: bytes) -> tuple[Rows, bytes | None]:
-        """Keys and rows above `after`, and up to where that was looked, None for the end."""
+        """Keys and rows above `after`, and how far was searched, None for the end."""
         store = self._replica.store
         await prefetch_part(store, after, through)
         keys, rows, last = store.scan_part(after, through, _PART, _PART_BYTES)
         return list(zip(keys, rows, strict=True)), last
 
     async def _endings(self, after: bytes, through: bytes) -> tuple[Rows, bytes | None]:
-        """As `_rows`, of messages that were cancelled or died."""
+        """`_rows` for messages that were cancelled or died."""
         store = self._replica.store
         keys, raws = store.scan(after, through, _PART, _PART_BYTES, ENDED)
         endings = dict(zip(keys, map(EndedMessage.decode, raws), strict=True))
@@ -123,7 +123,7 @@ class IndexWorker:
         return [(key, ended.row) for key, ended in endings.items() if ended.row], keys[-1] if keys else None
 
     async def _index_file(self, index: MessageIndex, offset: int) -> None:
-        """Index the messages of an imported file: those that wait, then those that ended since."""
+        """Index the messages of an imported file: the pending ones, then those that have ended."""
         record, placed_ms = self._replica.store.imports.get(offset), index.files[offset]
         if record is not None:
             window = record.import_command.window
@@ -143,5 +143,5 @@ class IndexWorker:
 
 
 def _merged(parts: Sequence[Entries]) -> list[tuple[Group, int, list[tuple[bytes, bytes]]]]:
-    """Runs of all these entries, with their pages. For a thread."""
+    """Runs of all these entries, with their pages. Run it in a thread."""
     return [(group, len(some), list(pages_of(some))) for group, some in groups_of(merge(parts))]

@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _AGAIN_S, _LONGEST_S = 30.0, 3600.0
-_PART, _PART_BYTES = 500, 4 << 20  # rows that are counted before others get their turn
+_PART, _PART_BYTES = 500, 4 << 20  # rows counted before other tasks run
 
 
 class TopicCounter:
-    """`replica` stays the shard's as long as this runs."""
+    """`replica` must stay the shard's while this runs."""
 
     def __init__(self, shard: int, replica: Replica) -> None:
         self._shard, self._replica = shard, replica
@@ -32,19 +32,18 @@ class TopicCounter:
         )  # fmt: skip
 
     async def run(self) -> None:
-        """Work until cancelled. Raises Fatal; whatever else goes wrong is tried again."""
+        """Work until cancelled. Raises Fatal; other errors are retried."""
         await self._loop.run()
 
     async def _turn(self) -> None:
         began = thread_time()
         while await self.step():
-            # Half of a core at most, for the messages that are due go first.
+            # At most half of a core, because due messages go first.
             await asyncio.sleep(thread_time() - began)
             began = thread_time()
 
     async def step(self) -> bool:
-        """Count some messages, if there are any to count; False if not. Raises Unavailable where all were counted, and
-        their number is not what the ledger says."""
+        """Count some messages; False if all are counted. Raises Unavailable if the total differs from the ledger's."""
         store = self._replica.store
         if store.topic_counts.built:
             return False
@@ -54,7 +53,7 @@ class TopicCounter:
             if window is None or not store.delay_files.rowless(window):
                 break
             await complete_windows(store, [window])
-        # No await from here on: no message that the part has is unread.
+        # No await from here on: no message of this part is unread.
         _, rows, last = store.scan_part(self._after(), HIGHEST, _PART, _PART_BYTES)
         store.count_topics(count_topics(rows), HIGHEST if last is None else last)
         if last is None:

@@ -1,4 +1,4 @@
-"""Finds shards whose task is stuck: it does not go on, and nothing outside of the process holds it up."""
+"""Finds shards whose task is stuck: it makes no progress, and no outside cause delays it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from duemq.delay.shard.states import ShardState
 
 log = logging.getLogger(__name__)
 
-# Copying a replica takes as long as it takes, and a shard that is stopped has no task.
+# Copying a replica may take any time, and a stopped shard has no task.
 _EXCUSED = frozenset((ShardState.REBUILDING, ShardState.STOPPED, ShardState.CLOSED))
 
 
 class Watched(Protocol):
-    """A shard. `pulse`: when its task began its last cycle or look at the log, by `monotonic` (s)."""
+    """A shard. `pulse`: when its task began its last cycle or read of the log, by `monotonic` (s)."""
 
     @property
     def pulse(self) -> float: ...
@@ -25,21 +25,22 @@ class Watched(Protocol):
 
 
 class Liveness:
-    """`look` is to be called every second or so: time in which something outside held all shards up does not count."""
+    """Call `look` about every second. Time in which an outside cause delayed all shards does not count."""
 
     def __init__(
         self, shards: Mapping[int, Watched], limit_s: float, excused: Callable[[], bool],
         is_held_up: Callable[[int], bool] = lambda shard: False, now: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
-        """`limit_s`: a task that has not gone on for longer is stuck. `excused`: whether the log, ZooKeeper or the node
-        itself, while it is opened and closed, holds all shards up: a restart would not help. `is_held_up`: or one."""
+        """`limit_s`: a task without progress for longer is stuck. `excused`: whether the log, ZooKeeper, or the node's
+        own opening or closing delays all shards, so that a restart would not help. `is_held_up`: the same for one
+        shard."""
         self._shards, self._limit_s, self._excused, self._now = shards, limit_s, excused, now
         self._is_held_up = is_held_up
         self._excused_at: dict[int, float] = {}
         self._logged: set[int] = set()
 
     def look(self) -> dict[int, float]:
-        """For how long (s) each stuck shard has been so."""
+        """How long (s) each stuck shard has been stuck."""
         now, all_excused = self._now(), self._excused()
         stuck = {}
         for number, shard in self._shards.items():
@@ -57,5 +58,5 @@ class Liveness:
         return stuck
 
     async def watch(self) -> None:
-        """One look, as a job of the node."""
+        """One check, as a job of the node."""
         self.look()

@@ -1,4 +1,4 @@
-"""How ready a node is, in public words: from its condition, and from the states of its shards."""
+"""A node's readiness in public words, from its condition and the states of its shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def readiness(
     condition: Condition | None, closed: Reason, health: HealthTracker, stuck: Collection[int], dead: Collection[int],
     topics: Collection[str] = (),
 ) -> Readiness:  # fmt: skip
-    """`closed`: why the node is not open, if it has no condition. `dead`: shards whose books differ.
+    """`closed`: why the node is not open, if it has no condition. `dead`: shards whose wheel and store disagree.
     `topics`: duemq's own that have a fault."""
     if condition is None:
         return Readiness(closed)

@@ -1,4 +1,4 @@
-"""Finding messages by key or label in the index of a shard, instead of looking at all of them."""
+"""Finds messages by key or label through the index of a shard, without scanning all of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from duemq.storage.message_index.terms import key_hash, label_hash
 from duemq.storage.shard.store import ShardStore
 
 _TOGETHER = 50  # rows read together
-_LOOK_AT = 2_000  # entries looked at by one call
-_MAX_SORTED = 5_000  # entries that are sorted by due time; among more of them, a scan of all messages is no slower
-_ATTEMPTS = 3  # at a moment when no message is placed anew
+_LOOK_AT = 2_000  # entries examined per call
+_MAX_SORTED = 5_000  # entries sorted by due time; with more, scanning all messages is no slower
+_ATTEMPTS = 3  # to find a moment when no message is placed again
 _PAGE_BYTES = 4 << 20
 
 
 def hash_for(query: Query) -> bytes | None:
-    """The hash of what a query looks for: the key goes first, for it says more than a label."""
+    """The hash of a query's term: the key is preferred, because it is more selective than a label."""
     if query.key is not None:
         return key_hash(query.key.encode())
     return None if query.label is None else label_hash(query.label.encode())
@@ -46,7 +46,7 @@ class IndexedReads:
     async def newest(self, query: Query, after: bytes) -> SearchPart:
         """Matching messages at places above `after`, at most `query.limit`.
 
-        Raises Rejected `not_indexed`, Unavailable where the index is not built yet.
+        Raises Rejected `not_indexed`, Unavailable if the index is not built yet.
         """
         hash_ = hash_for(query)
         if hash_ is None:
@@ -72,9 +72,9 @@ class IndexedReads:
             await asyncio.sleep(0)
 
     async def _look_up(self, hash_: bytes, after: bytes, query: Query) -> list[tuple[bytes, MessageState | None, int]]:
-        """The next places, the states of those messages among them that match, and the bytes of their rows.
+        """The next places, the states of matching messages among them, and the bytes of their rows.
 
-        A message that was moved meanwhile is at neither place: then it is looked for again.
+        A message that is moved during the call is at neither place: then it is searched again.
         """
         index = self._store.index
         for _ in range(_ATTEMPTS):
@@ -95,7 +95,7 @@ class IndexedReads:
     async def soonest(self, query: Query, after: bytes, through: bytes) -> SearchPart | None:
         """Matching messages whose keys are above `after` and not above `through`, at most `query.limit`.
 
-        None where the index does not answer: the topic is not indexed, or it has too many entries to be sorted.
+        None if the index cannot answer: the topic is not indexed, or there are too many entries to sort.
         """
         hash_ = hash_for(query)
         if hash_ is None or not (index := self._store.index).covers(query.topic):
@@ -112,7 +112,7 @@ class IndexedReads:
         return None
 
     async def _among(self, query: Query, keys: Sequence[bytes]) -> tuple[SearchPart, bool]:
-        """The matching ones of these messages, and whether each of the keys that were looked at has a message."""
+        """The matches among these messages, and whether every examined key has a message."""
         matches: list[tuple[bytes, MessageState]] = []
         size, whole = 0, True
         for start in range(0, len(keys), _TOGETHER):
@@ -146,6 +146,6 @@ class IndexedReads:
 def _check_index(index: MessageIndex, topic: str | None) -> None:
     if not index.is_on(topic) and (topic is not None or not index):
         what = "messages are" if topic is None else f"topic {topic} is"
-        raise Rejected("not_indexed", f"{what} not indexed here: index.topics says which topics are", "topic")
+        raise Rejected("not_indexed", f"{what} not indexed here: index.topics lists the indexed topics", "topic")
     if not index.built:
         raise Unavailable("the index is being built")

@@ -1,4 +1,4 @@
-"""Read from the shards that this process holds."""
+"""Reads from the shards of this process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
-_UNREAD = 2_000  # cancelled messages in delay files whose rows are read for a count: 0.2 s
-_TOGETHER = 500  # imports decoded before others have their turn
+_UNREAD = 2_000  # cancelled messages in delay files whose rows a count reads: 0.2 s
+_TOGETHER = 500  # imports decoded before other tasks run
 
 
 class ShardHolder(Protocol):
-    """What holds replicas: a `Node`. One that is being rebuilt or took itself out is not among its shards."""
+    """A holder of replicas: a `Node`. Its shards do not include replicas that are being rebuilt or failed."""
 
     @property
     def bus(self) -> Bus: ...
@@ -43,14 +43,14 @@ def _add_reason(shard: Shard, import_record: ImportRecord) -> ImportRecord: ...
 @overload
 def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None: ...
 def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None:
-    """Add to the record of a pending file what the file waits for here."""
+    """Add the reason for waiting to a pending file's record."""
     if import_record is None or import_record.state != PENDING:
         return import_record
     return replace(import_record, reason=shard.why_pending(import_record.offset))
 
 
 class LocalReader:
-    """See `ShardReader`. `wait_s`: how long a call waits for its shard to come as far as it has to be."""
+    """See `ShardReader`. `wait_s`: how long a call waits for its shard to catch up."""
 
     def __init__(self, holder: ShardHolder, wait_s: float = 2.0) -> None:
         self._holder, self._wait_s = holder, wait_s
@@ -77,7 +77,7 @@ class LocalReader:
         return [messages.get(name) for name in names]
 
     def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
-        """Add the trouble of its topic to the state of a message that waits although its time has come."""
+        """Add its topic's trouble to the state of an overdue message."""
         if state is None or state.status != "scheduled":
             return state
         now = self._holder.clock()
@@ -95,11 +95,11 @@ class LocalReader:
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._catch_up(shard)
         first_key = self._holder_of(shard, name)
-        if first_key is None:  # this must not be said because a broker that was deposed said where the log ends
+        if first_key is None:  # the answer must not rely on a former leader's end of the log
             try:
                 await self._catch_up(shard, sure=True)
             except LogFailed as error:
-                raise Unavailable(f"shard {shard} may not have come to the end of its log: {error.detail}") from error
+                raise Unavailable(f"shard {shard} may not have reached the end of its log: {error.detail}") from error
             first_key = self._holder_of(shard, name)
         return first_key
 
@@ -133,7 +133,7 @@ class LocalReader:
         count, records = 0, list[ImportRecord]()
         last = -1 if after is None else after
         while True:
-            local_shard = self._shard(shard)  # anew for each part: it may have been closed meanwhile
+            local_shard = self._shard(shard)  # again for each part: it may have been closed
             imports = local_shard.store.imports
             if state == PENDING:
                 part, next_last = [one for one in imports.pending.values() if one.offset > last], None
@@ -149,7 +149,7 @@ class LocalReader:
             if next_last is None:
                 return count, records
             last = next_last
-            await asyncio.sleep(0)  # to decode all of a year's files takes as long as a cycle may
+            await asyncio.sleep(0)  # decoding a year's files takes as long as a cycle may
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
         await self._reads_after(shard, command_offset)
@@ -180,7 +180,7 @@ class LocalReader:
             if ids is not None:
                 return ids
         raise Rejected(
-            "no_ids", f"{command.path} is not kept any more: its messages are due, or many of them were cancelled", "id"
+            "no_ids", f"{command.path} is no longer kept: its messages are due, or many of them were cancelled", "id"
         )
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
@@ -204,7 +204,7 @@ class LocalReader:
         return Reads(self._shard(shard))
 
     async def _catch_up(self, shard: int, *, sure: bool = False) -> None:
-        """Wait until every command that is in the log now is applied."""
+        """Wait until every command now in the log is applied."""
         bus = self._holder.bus
         end = await (bus.sure_end(BUFFER, shard) if sure else bus.end_offset(BUFFER, shard))
         loop = asyncio.get_running_loop()
@@ -218,10 +218,10 @@ class LocalReader:
             if left <= 0:
                 raise Unavailable(f"shard {shard} is catching up")
             await progress.wait_until_applied(end - 1, min(left, pause))
-            pause = min(2 * pause, _LOOK_LATER_S)  # many may wait, and each look reads the log
+            pause = min(2 * pause, _LOOK_LATER_S)  # many may wait, and each check reads the log
 
     async def _only_markers_before(self, end: int, bus: Bus, shard: int, applied: int) -> bool:
-        """Whether what is left is no command: transactions of other producers leave offsets that nobody reads."""
+        """Whether no commands are left: transactions of other producers use offsets that are never read."""
         if bus.reach(BUFFER, shard) < end:
             return False
         left = await bus.read(BUFFER, shard, applied, 1)

@@ -1,4 +1,4 @@
-"""Reading messages out of a shard's store: one by its key, many by a filter in the order of their due times."""
+"""Reads messages from a shard's store: one by its key, many by a filter in the order of their due times."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from duemq.model.messages.row_notes import PastChange, notes_of
 from duemq.storage.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
 
-_PART = 500  # rows looked at before others get their turn
+_PART = 500  # rows examined before other tasks run
 _PART_BYTES = 4 << 20
 _HEADS = 50  # rows read together, up to their payloads
-_LOOK_AT = 50_000  # rows looked at by one call and shard
-_PAGE_BYTES = 4 << 20  # what the messages of one call and shard have, without their payloads
+_LOOK_AT = 50_000  # rows examined per call and shard
+_PAGE_BYTES = 4 << 20  # of the messages of one call and shard, without payloads
 
 
 class Reads:
-    """Reads of one shard. Everything a caller was told is durable is seen."""
+    """Reads of one shard. They see everything that was acknowledged as durable."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -46,7 +46,7 @@ class Reads:
     async def _look_up(
         self, first_keys: Sequence[bytes], *, payload: bool = True
     ) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
-        """The current key of each message, how the message ended, and its row."""
+        """The current key of each message, its ending, and its row."""
         store = self._shard.store
         ahead = PrefetchedView(store)
         with self._report_damage(store):
@@ -55,11 +55,11 @@ class Reads:
             while self._shard.store is store and keys != (keys := self._current_keys(first_keys)):
                 await ahead.read_endings(keys)
             if self._shard.store is not store:
-                raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
+                raise Unavailable(f"shard {self._shard.number} was replaced in the meantime")
             return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True)) if payload else ahead.heads(keys)
 
     async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
-        """How the messages under these keys ended, if they did, and their rows up to the payload, at one moment."""
+        """The endings, if any, of the messages under these keys, and their rows up to the payload, at one moment."""
         store = self._shard.store
         view = PrefetchedView(store)
         with self._report_damage(store):
@@ -69,9 +69,9 @@ class Reads:
             return view.heads(keys)
 
     def check_store(self, store: ShardStore) -> None:
-        """Raise Unavailable where this is the shard's store no more."""
+        """Raise Unavailable if this is no longer the shard's store."""
         if self._shard.store is not store or self._shard.rebuilding:
-            raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
+            raise Unavailable(f"shard {self._shard.number} was replaced in the meantime")
 
     @contextmanager
     def _report_damage(self, store: ShardStore) -> Iterator[None]:
@@ -98,7 +98,7 @@ class Reads:
         return states
 
     async def topics(self, first_keys: Sequence[bytes]) -> list[str | None]:
-        """The topic of each message; None for one that is unknown or forgotten."""
+        """The topic of each message; None if it is unknown or forgotten."""
         topics: list[str | None] = []
         for start in range(0, len(first_keys), _HEADS):
             for _, ended, row in await self._look_up(first_keys[start : start + _HEADS], payload=False):
@@ -108,10 +108,10 @@ class Reads:
         return topics
 
     async def when_ended(self, first_keys: Sequence[bytes]) -> list[int]:
-        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or if it is forgotten."""
         times: list[int] = []
         for start in range(0, len(first_keys), _HEADS):
-            # One by one, for a dead letter is read with its payload; no row is read at all.
+            # One by one, because a dead letter is read with its payload; rows are not read at all.
             times += map(self._ended_at, self._current_keys(first_keys[start : start + _HEADS]))
             await asyncio.sleep(0)
         return times
@@ -164,7 +164,7 @@ class Reads:
     async def find(self, query: Query, after: bytes) -> SearchPart:
         """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB.
 
-        `after`, and the keys of the answer, are places where the newest come first. Raises what `IndexedReads` raises.
+        With newest first, `after` and the keys of the answer are places. Raises the errors of `IndexedReads`.
         """
         indexed = IndexedReads(self, self._shard.store)
         if query.newest:
@@ -217,7 +217,7 @@ class Reads:
     async def _ended_part(
         self, store: ShardStore, after: bytes, through: bytes
     ) -> tuple[list[tuple[bytes, bytes, EndedMessage | None]], bytes | None]:
-        """Keys, rows and endings of some ended messages, and the last key that was looked at, None for the end."""
+        """Keys, rows and endings of some ended messages, and the last key examined, None for the end."""
         keys, raws = store.scan(after, through, _PART, _PART_BYTES, ENDED)
         endings: dict[bytes, EndedMessage | None] = dict(zip(keys, map(EndedMessage.decode, raws), strict=True))
         if rowless := [key for key, ended in endings.items() if ended is not None and not ended.row]:
@@ -230,7 +230,7 @@ class Reads:
         return messages, keys[-1] if keys else None
 
     def match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
-        """The state of a message, if it matches; its due time is not looked at."""
+        """The state of a message, if it matches; does not check its due time."""
         # Cheap tests on the raw bytes first: most rows of a search do not match.
         if query.key is not None and query.key.encode() not in row:
             return None

@@ -1,4 +1,4 @@
-"""All that a node holds, as it is at one moment, for a backup."""
+"""A consistent snapshot of all of a node's data, for a backup."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from duemq.storage.checkpoint.checkpoint import link_imported, make_checkpoint
 
 
 async def freeze(node: Node, into: Path) -> None:
-    """Link the node's stores and its log into a new folder, as a start could find them. Deliveries go on meanwhile.
+    """Link the node's stores and its log into a new folder, ready for a start. Deliveries continue.
 
-    Each store is there as it was at one ledger entry. The log goes at least as far as each of them, and still has what
-    they need: it comes last, and nothing is trimmed before it is there. Raises Unavailable.
+    Each store has its state at one ledger entry. The log reaches at least as far as each of them, and still has the
+    records they need: it is linked last, and not trimmed before. Raises Unavailable.
     """
     async with AsyncExitStack() as locks:
         for shard in node.shards.values():
@@ -29,6 +29,6 @@ async def freeze(node: Node, into: Path) -> None:
         for number, shard in node.shards.items():
             await in_thread(make_checkpoint, shard.store, into / "shards" / f"{number:03d}")
         await node.bus.checkpoint(into / "bus")
-        # The log may have come to the import of a file that no store had in its table yet.
+        # The log may contain the import of a file that no store has in its table yet.
         for number, shard in node.shards.items():
             await in_thread(link_imported, shard.store, into / "shards" / f"{number:03d}")

@@ -1,7 +1,7 @@
 """A replica rebuilt from a peer: one node serves a checkpoint of its store, another one fetches it part by part.
 
-Needed where the logs no longer reach back to where a replica is, and quicker than the logs for an empty one. The
-fetched replica then follows the ledger from the position it was made at.
+Needed if the logs no longer reach back to a replica's position, and faster than the logs for an empty replica. The
+fetched replica then follows the ledger from its position.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from duemq.storage.manifest import ListedFile
 
 log = logging.getLogger(__name__)
 
-PART_BYTES: Final = 2 << 20  # what one read gives at most, and so what a transfer keeps in memory
+PART_BYTES: Final = 2 << 20  # the most that one read returns, and so the memory of a transfer
 
 
 class SnapshotGone(Unavailable):
-    """The peer no longer has this snapshot, or never had this file of it: begin again."""
+    """The peer no longer has this snapshot, or never had this file in it: start again."""
 
 
 class _Useless(Unavailable):
-    """A snapshot that is not to be taken, and not to be resumed either."""
+    """A snapshot that must be neither used nor resumed."""
 
 
 class SnapshotSource(Protocol):
-    """A peer that can be copied from. All raise Unavailable where it cannot be reached or cannot serve."""
+    """A peer to copy from. All methods raise Unavailable if it is unreachable or cannot serve."""
 
     async def begin(self, shard: int, resume_id: str | None = None, least: int = 0) -> CheckpointManifest:
-        """Make a snapshot of the shard. If the one with the id `resume_id` is still there, that one goes on.
+        """Make a snapshot of the shard, or resume the one with the id `resume_id` if it still exists.
 
         `least`: the offset in the ledger that the snapshot must have reached. A peer of an older version ignores it.
         """
         ...
 
     async def sha256(self, snapshot: str, file: str) -> str:
-        """The checksum, in hex, of a file whose manifest came without it."""
+        """The checksum, in hex, of a file whose manifest lacks it."""
         ...
 
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
@@ -58,7 +58,7 @@ class SnapshotSource(Protocol):
         ...
 
     async def end(self, snapshot: str) -> None:
-        """Remove a snapshot that is not needed any more."""
+        """Remove a snapshot that is no longer needed."""
         ...
 
 
@@ -67,16 +67,16 @@ class _OpenSnapshot:
     manifest: CheckpointManifest
     names: frozenset[str]
     used_at: float
-    sums: dict[str, str] = field(default_factory=dict)  # checksums by file, of those that were asked for
+    sums: dict[str, str] = field(default_factory=dict)  # requested checksums, by file
     summing: int = 0  # files that are being hashed
 
 
 class SnapshotServer:
-    """The serving side; a `SnapshotSource` itself. `folder`: where snapshots live until they are ended or stale.
+    """The serving side, itself a `SnapshotSource`. `folder`: holds snapshots until they are ended or stale.
 
-    `checkpoint(shard, into)` makes a checkpoint of the store of a shard, and raises Unavailable for one that this node
-    does not hold. At most `most` snapshots exist at a time. One that nobody asked for in `idle_s` seconds is stale:
-    `expire`, to be called now and then, removes it. `clock` gives seconds.
+    `checkpoint(shard, into)` makes a checkpoint of the store of a shard, and raises Unavailable if this node does not
+    hold it. At most `most` snapshots exist at a time. A snapshot without requests for `idle_s` seconds is stale:
+    `expire`, which must be called regularly, removes it. `clock` returns seconds.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SnapshotServer:
     async def begin(
         self, shard: int, resume_id: str | None = None, least: int = 0, *, sums: bool = True
     ) -> CheckpointManifest:
-        """See `SnapshotSource`. With `sums` False the manifest has no checksums, and no file is read for them."""
+        """See `SnapshotSource`. With `sums` False the manifest has no checksums, which saves reading all files."""
         await self.expire()
         open_snapshot = self._open_snapshots.get(resume_id or "")
         if open_snapshot is not None and open_snapshot.manifest.shard == shard:
@@ -151,7 +151,7 @@ class SnapshotServer:
 
     async def end(self, snapshot: str) -> None:
         if self._open_snapshots.pop(snapshot, None) is not None:
-            # What cannot be removed is removed at the next start.
+            # Leftover files are removed at the next start.
             await asyncio.to_thread(shutil.rmtree, self._folder / snapshot, ignore_errors=True)
 
     async def expire(self) -> None:
@@ -206,13 +206,13 @@ async def fetch(
 ) -> CheckpointManifest:
     """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
 
-    `progress` gets how many bytes are there and how many there will be. `least`: the offset in the ledger that the
-    snapshot must have reached, or it is not taken. `room` raises DiskFull if this disk has no room for that many bytes.
+    `progress` gets the bytes done and the total. `least`: the offset in the ledger that the snapshot must have reached.
+    `room` raises DiskFull if this disk has no room for that many bytes.
 
     May be called again after any error or crash: it resumes the transfer, and until that is complete the old replica
-    stays. Raises Unavailable if the peer fails or its snapshot would not help (another peer may do), DiskFull if this
-    disk has too little room (the parts that were fetched are removed), StoreFailed if this disk fails, and CorruptStore
-    if the files do not have their checksums, or no replica can be opened on them.
+    stays. Raises Unavailable if the peer fails or its snapshot would not help (another peer may work), DiskFull if this
+    disk has too little space (fetched parts are removed), StoreFailed if this disk fails, and CorruptStore if the files
+    do not have their checksums, or no replica can be opened on them.
     """
     partial = Partial(into, failpoint)
     await asyncio.to_thread(settle, into)
@@ -227,7 +227,7 @@ async def fetch(
         transfer = _Transfer(source, manifest, partial, progress, room, failpoint)
         for file in manifest.files:
             await transfer.fetch(file)
-        await in_thread(partial.complete, manifest)  # whoever opens the folder next must find it at rest
+        await in_thread(partial.complete, manifest)  # the folder must be at rest before it is opened again
     except (_Useless, DiskFull) as error:
         with suppress(Unavailable):
             await source.end(manifest.id)
@@ -244,7 +244,7 @@ async def fetch(
 
 
 class _Transfer:
-    """One transfer of a snapshot. `done`: bytes that are there, `fetched`: bytes that came over the wire."""
+    """One transfer of a snapshot. `done`: bytes present, `fetched`: bytes transferred."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class _Transfer:
             file = await asyncio.to_thread(self._partial.open, listed_file)
             try:
                 self._report(file.size)
-                self._room(listed_file.size - file.size)  # others write to this disk, too
+                self._room(listed_file.size - file.size)  # other writers use this disk, too
                 await self._fill(file)
                 if await asyncio.to_thread(file.finish):
                     self._failpoint("file")
@@ -294,7 +294,7 @@ class _Transfer:
             count = min(PART_BYTES, size - file.size)
             part = await self._source.read(self._manifest.id, name, file.size, count)
             if not 0 < len(part) <= count:
-                raise Unavailable(f"the peer sent {len(part)} bytes of {name} where {count} were asked for")
+                raise Unavailable(f"the peer sent {len(part)} bytes of {name} instead of {count}")
             await asyncio.to_thread(file.add, part)
             self.fetched += len(part)
             self._report(len(part))

@@ -1,6 +1,6 @@
-"""Checks of a data folder at rest: do store, wheel, ledger and logs agree, and has every message exactly one outcome?
+"""Checks a data folder at rest: store, wheel, ledger and logs must agree, and every message must have one outcome.
 
-The folder is opened as a start would open it (so the ledger is followed to its end first), then every row is read.
+The folder is opened as at a start (so the ledger is first followed to its end), then every row is read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Ids = npt.NDArray[np.bytes_]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked. `detail` says what was seen, and for a violation where."""
+    """One check. `detail`: the finding, with the place of a violation."""
 
     what: str
     good: bool
@@ -54,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class _ShardIds:
-    """Ids of one shard's messages by what the store says became of them."""
+    """Ids of one shard's messages by their outcome in the store."""
 
     delivered: Ids
     not_delivered: Ids
@@ -62,7 +62,7 @@ class _ShardIds:
 
 
 async def verify(folder: Folder, bus: Bus, memory: Memory, progress: Callable[[str, int], None]) -> list[Check]:
-    """All checks of a folder that is held. `progress(what, rows)` is told how many rows were read so far."""
+    """All checks of a locked folder. `progress(what, rows)` gets the rows read so far."""
     ids = IdCodec(folder.info.secret)
     checks: list[Check] = []
     shard_ids: list[_ShardIds] = []
@@ -107,7 +107,7 @@ async def _verify_shard(
 
 
 class _LocalFiles(FileImporter):
-    """Imported files that a crash left beside a store that does not know them yet; none are taken in from elsewhere."""
+    """Imported files that a crash left next to a store that does not know them yet; imports nothing else."""
 
     def __init__(self, replica: Replica) -> None:
         policy, work = ImportPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.imports.import_process")
@@ -124,7 +124,7 @@ class _LocalFiles(FileImporter):
 
 
 def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check]) -> bool:
-    """Every delay file holds what it says of itself, and what is dropped is in one."""
+    """Every delay file matches its metadata, and every dropped key is in one."""
     delay_files, rows, dropped_rows = store.delay_files, 0, 0
     wrong: list[str] = []
     mismatches: list[str] = []
@@ -140,7 +140,7 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
             except CorruptStore as error:
                 wrong.append(str(error))
         dropped_rows += count
-        # While a window is loaded, keys may be dropped that never were in a file: they are forgotten with the others.
+        # During a load, dropped keys may include some that were never in a file; they are removed with the others.
         if window not in delay_files.loading and not count == len(dropped_keys) == delay_files.drop_count(window):
             mismatches.append(
                 f"{delay_files.drop_count(window)} counted, {len(dropped_keys)} there, {count} in files of {window}"
@@ -156,7 +156,7 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
 
 
 def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
-    """Loads windows that the ledger has passed since the store was last on disk; seals none."""
+    """Loads windows that the ledger has passed since the store was last flushed; seals none."""
     lock, policy = asyncio.Lock(), TieringPolicy(rows=replica.entry.pending + 1)
 
     def clock() -> int:
@@ -251,7 +251,7 @@ def _verify_ended(name: str, replica: Replica, checks: list[Check]) -> list[byte
 
 
 def _verify_links(name: str, store: ShardStore, checks: list[Check]) -> None:
-    """Moves and names lead to a message. (What is forgotten is forgotten with its moves and names.)"""
+    """Moves and names lead to a message. (A message is forgotten together with its moves and names.)"""
     broken: list[str] = []
     count = 0
     for prefix in (MOVED, NAME):
@@ -316,7 +316,7 @@ def _text(ids: Ids) -> list[str]:
 
 
 def _some(items: Iterable[object], limit: int = 5) -> str:
-    """The first few of what is wrong, for a line of text; empty for none."""
+    """The first few faults, for a line of text; empty for none."""
     texts = list(items)
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(map(str, texts[:limit])) + more

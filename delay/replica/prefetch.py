@@ -1,4 +1,4 @@
-"""Messages are read before they are needed: in bounded amounts, and sealed ones in a thread, for a row in a delay file
+"""Reads messages before they are needed: in bounded amounts, and sealed ones in a thread, because a row in a delay file
 takes milliseconds."""
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from duemq.model.messages.plain import ByName
 from duemq.model.messages.row import without_payload
 from duemq.storage.shard.store import ROWS_TOGETHER, ShardStore
 
-_MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, which delays what is due
-_COPIES = 6  # of a row that is changed: as it was, as it is, in the batches and memory of the store, and of the log
+_MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, which delays due messages
+_COPIES = 6  # of a changed row: old, new, in the batches and memory of the store, and of the log
 _ALL = 1 << 62
-_CHANGES = 4  # of one message in a cycle: each writes its row once more
-_SLICE = 256  # commands looked at together: the next ones only where these left bytes to read
+_CHANGES = 4  # of one message in a cycle: each writes its row again
+_SLICE = 256  # commands examined together; the next ones only if bytes are left to read
 
 
 class PrefetchedView(View):
-    """A store whose sealed messages were read before, as far as `read` was asked for them.
+    """A store with the sealed messages that `read` has loaded.
 
-    What a file holds never changes, so a row found stays right whatever happens to the file; whether its message is
-    still pending is looked up when it is asked for.
+    Files never change, so a row stays right whatever happens to the file; whether its message is still pending is
+    looked up on each call.
     """
 
     def __init__(self, store: ShardStore) -> None:
@@ -40,8 +40,8 @@ class PrefetchedView(View):
         self._rows_of_ended: dict[bytes, bytes] = {}
 
     async def read(self, keys: Sequence[bytes], most: int = _ALL, *, payload: bool = True) -> tuple[int, int]:
-        """Read those of the keys whose message may be in a file, in order, as long as their row groups have at most so
-        many bytes. For how many of the keys it is done, and how many bytes it took. Raises DamagedFile.
+        """Read those of the keys whose message may be in a file, in order, while their row groups fit into `most`
+        bytes. Returns the number of keys done, and the bytes. Raises DamagedFile.
 
         Without `payload` rows end before it, which takes a third of the time.
         """
@@ -63,7 +63,7 @@ class PrefetchedView(View):
             except DamagedFile:
                 if version == delay_files.version:
                     raise
-                continue  # a file was removed, for its rows are elsewhere
+                continue  # a file was removed, because its rows are elsewhere
             keys_read = [key for key, _ in lookups[:count]]
             self._rows.update((key, rows.get(key)) for key in keys_read)
             (self._heads.difference_update if payload else self._heads.update)(keys_read)
@@ -71,12 +71,13 @@ class PrefetchedView(View):
             return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if self._version != self._store.delay_files.version:  # what was in no file may be in a new one
+        if self._version != self._store.delay_files.version:  # missing keys may be in a new file
             self._rows = {key: row for key, row in self._rows.items() if row is not None}
         return self._store.rows(keys, self._rows)
 
     def heads(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
-        """The keys, how their messages ended, and their rows, all without payloads. Few of these are in memory."""
+        """The keys, the endings of their messages, and their rows, all without payloads. Few are in memory at a
+        time."""
         heads: list[tuple[bytes, EndedMessage | None, bytes | None]] = []
         for start in range(0, len(keys), ROWS_TOGETHER):
             some = keys[start : start + ROWS_TOGETHER]
@@ -86,9 +87,9 @@ class PrefetchedView(View):
         return heads
 
     async def read_endings(self, keys: Sequence[bytes]) -> None:
-        """Read what is kept of those of the messages that were cancelled in delay files without their rows.
+        """Read the rows of those messages that were cancelled in delay files without their rows.
 
-        Raises DamagedFile, and CorruptStore where no file has a row.
+        Raises DamagedFile, and CorruptStore if no file has a row.
         """
 
         def rowless() -> list[bytes]:
@@ -97,8 +98,8 @@ class PrefetchedView(View):
         await self._read_rows_of_ended(rowless)
 
     async def read_unread(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The rows, without payloads, of those of the messages that were cancelled in delay files without their rows,
-        also where how they ended is forgotten. Raises what `read_endings` raises."""
+        """The rows, without payloads, of those messages that were cancelled in delay files without their rows, even if
+        their endings are forgotten. Raises the errors of `read_endings`."""
 
         def missing() -> list[bytes]:
             return [key for key in self._store.unread_keys(keys) if key not in self._rows_of_ended]
@@ -107,7 +108,7 @@ class PrefetchedView(View):
         return {key: self._rows_of_ended[key] for key in self._store.unread_keys(keys)}
 
     async def _read_rows_of_ended(self, unread: Callable[[], list[bytes]]) -> None:
-        """Read rows until none of these is left."""
+        """Read rows until none are left."""
         while rowless := unread():
             delay_files = self._store.delay_files
             version = delay_files.version
@@ -139,10 +140,10 @@ class PrefetchedView(View):
 
 
 class CycleView(PrefetchedView):
-    """What a cycle reads of its store.
+    """A cycle's reads of its store.
 
-    Only cycles change which messages are pending, so what was read needs no second look: where a row lies may change
-    meanwhile, but not the row.
+    Only cycles change which messages are pending, so a read need not be repeated: a row may move in the meantime, but
+    not change.
     """
 
     def __init__(self, store: ShardStore) -> None:
@@ -151,9 +152,9 @@ class CycleView(PrefetchedView):
         self._ended: dict[bytes, EndedMessage | None] = {}
 
     async def look_up(self, keys: Sequence[bytes], most: int = _ALL) -> tuple[int, int]:
-        """Look up which of the keys are in files, in order, and read no rows: `rows` gives empty ones.
+        """Look up which of the keys are in files, in order, without reading rows: `rows` returns empty ones.
 
-        For how many of the keys it is done, one at least, and what it cost in bytes. Raises DamagedFile.
+        Returns the number of keys done, at least one, and the cost in bytes. Raises DamagedFile.
         """
         delay_files = self._store.delay_files
         while True:
@@ -166,7 +167,7 @@ class CycleView(PrefetchedView):
             except DamagedFile:
                 if version == delay_files.version:
                     raise
-                continue  # a file was removed, for its rows are elsewhere
+                continue  # a file was removed, because its rows are elsewhere
             for key, _ in lookups[:count]:
                 if not self._rows.get(key):
                     self._rows[key] = b"" if key in present_keys else None
@@ -176,7 +177,7 @@ class CycleView(PrefetchedView):
     def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
         """Read the rows that are in RocksDB, in order, until a change of them takes `most` bytes.
 
-        Gives the keys that have none there, for how many keys it was done (one at least), and how many bytes it takes.
+        Returns the keys without a row there, the number of keys done (at least one), and the bytes.
         """
         missing: list[bytes] = []
         done = size = 0
@@ -192,8 +193,8 @@ class CycleView(PrefetchedView):
         return missing, done, size
 
     def read_ended(self, keys: Sequence[bytes], most: int) -> tuple[int, int]:
-        """Read how messages ended, in order, until a change of them takes `most` bytes: dead letters keep their
-        payloads. For how many keys it was done (one at least), and how many bytes it takes."""
+        """Read the endings of messages, in order, until a change of them takes `most` bytes: dead letters keep their
+        payloads. Returns the number of keys done (at least one), and the bytes."""
         done = size = 0
         while done < len(keys) and (size < most or not done):
             some = keys[done : done + ROWS_TOGETHER]
@@ -215,7 +216,7 @@ class CycleView(PrefetchedView):
 
 
 class _Reference(NamedTuple):
-    """A key under which a file may hold what the command at `offset` speaks of; `whole`: its row is needed."""
+    """A key under which a file may hold the message of the command at `offset`; `whole`: its row is needed."""
 
     offset: int
     key: bytes
@@ -223,9 +224,9 @@ class _Reference(NamedTuple):
 
 
 async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tuple[CommandBatch, View]:
-    """Make a view with what the commands speak of; and return the commands, without `whole` only the first of many.
+    """Make a view with the commands' messages; return it with the commands, without `whole` only the first of many.
 
-    At least one command: what the first one speaks of is read whatever it takes, or a shard could stop before it.
+    At least one command: the first one's messages are read at any cost, or a shard could get stuck at it.
     """
     if not batch.others:
         return batch, store
@@ -264,10 +265,10 @@ def _few_of_each(batch: CommandBatch) -> CommandBatch:
 def _read_near(
     view: CycleView, others: Sequence[tuple[int, Other]], store: ShardStore, most: int
 ) -> tuple[list[_Reference], int | None, int]:
-    """Read what commands speak of and RocksDB holds, of the first ones as long as it has fewer than so many bytes.
+    """Read the commands' messages that are in RocksDB, for the first commands, within a limit of bytes.
 
-    Gives where files may hold the rest, in the commands' order; the offset of the first command for which it was not
-    done, if any; and how many bytes it took.
+    Returns where files may hold the rest, in the commands' order; the offset of the first command not done, if any; and
+    the bytes.
     """
     firsts: dict[bytes, int] = {}
     whole: set[bytes] = set()
@@ -303,9 +304,9 @@ def _read_near(
 
 
 async def _read_far(view: CycleView, references: Sequence[_Reference], most: int) -> tuple[int | None, int]:
-    """Read what files hold of the first ones, as long as that costs at most so many bytes.
+    """Read the first references from files, within a cost of `most` bytes.
 
-    Gives the offset of the first command for which it was not done, if any, and what it cost.
+    Returns the offset of the first command not done, if any, and the cost.
     """
     undone: list[int] = []
     size = 0
@@ -318,7 +319,7 @@ async def _read_far(view: CycleView, references: Sequence[_Reference], most: int
 
 
 async def prefetch_part(store: ShardStore, after: bytes, through: bytes) -> None:
-    """Have the files read in a thread that `ShardStore.scan_part` would read. Raises DamagedFile."""
+    """Read the files that `ShardStore.scan_part` needs in a thread. Raises DamagedFile."""
     delay_files = store.delay_files
     window = delay_files.next_after(after) if delay_files else None
     if window is None or first_key_at(window) > through or after < last_key_at(window - 1):

@@ -1,8 +1,8 @@
-"""One replica of a shard: its store, its wheel, and the following of the ledger.
+"""One replica of a shard: its store, its wheel, and how it follows the ledger.
 
-A replica that follows never decides: it applies the commands of a ledger entry with the answers of that entry, and
-compares what it then holds with what the entry says. Restart after a crash is the same thing: the store is at some
-earlier entry, and follows the log from there.
+A follower never decides: it applies the commands of a ledger entry with the answers of that entry, and compares the
+resulting count and checksum with the entry's. A restart after a crash works the same way: the store is at some earlier
+entry, and follows the log from there.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from duemq.wheel.wheel import Wheel
 
 log = logging.getLogger(__name__)
 
-_PART = 2_000  # keys read at once while a slot is expanded ahead of its time: about a millisecond
+_PART = 2_000  # keys read at once while a slot is expanded ahead of time: about a millisecond
 _READ = 5_000
 _LOOK_AGAIN_S = 1.0
-_LOOKS = 30  # without anything new: a broker that was deposed is found out, and the true leader asked, before that
+_LOOKS = 30  # without news: by then, a former leader has been detected and the true leader asked
 
 
 class ImportedFiles(Protocol):
@@ -50,9 +50,9 @@ class ImportedFiles(Protocol):
 
 
 class Tiers(NamedTuple):
-    """What following the ledger may have to wait for.
+    """What a follower of the ledger may wait for.
 
-    `wait_for_load` returns once one more window is back from its delay files.
+    `wait_for_load` returns once one more window is loaded from its delay files.
     """
 
     wait_for_load: Callable[[], Awaitable[None]]
@@ -63,7 +63,7 @@ class Replica:
     """The state of one shard on this node."""
 
     def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1, cluster: str = "") -> None:
-        """`shards`: how many the cluster has. `cluster`: its id; without one, nothing is compared with it."""
+        """`shards`: of the cluster. `cluster`: its id; empty disables comparisons with it."""
         self.shard, self.store, self.ids, self.shards, self.cluster = shard, store, ids, shards, cluster
         self.wheel = Wheel.restore(store.windows())
         if self.wheel.total != self.entry.pending:
@@ -75,17 +75,17 @@ class Replica:
         """Records of the ledger below this offset were read."""
         self.written = WrittenTopics(self.entry)
         self.has_followed = False
-        """Whether this process has read the ledger to its end, as a broker told it."""
+        """Whether this process has read the ledger to the end that a broker reported."""
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.ledger_time = self.entry.at
-        """What time it is by the ledger, epoch ms: of the last entry, or of the one that is being followed.
+        """The ledger's time, epoch ms: of the last entry, or of the one being followed.
 
-        A replica gets past a sealed window by it, whatever the clock of its machine shows.
+        It lets a replica pass a sealed window, whatever its machine's clock shows.
         """
 
     @property
     def entry(self) -> Entry:
-        """The last ledger entry this replica holds."""
+        """The last ledger entry of this replica."""
         return self.store.position.entry
 
     def cycle(self) -> Cycle:
@@ -95,9 +95,9 @@ class Replica:
     def advance(
         self, cycle: Cycle, entry: Entry, ledger_offset: int, imported_files: ImportedFiles | None = None
     ) -> None:
-        """Move the local state after a cycle was committed: store and wheel in one step, with no await between.
+        """Advance the local state after a committed cycle: store and wheel in one step, with no await between.
 
-        `imported_files`: where the files of the entry are, if it imports some.
+        `imported_files`: the local files of an entry with imports.
         """
         last_ends = latest_ends(self.store.last_ends, cycle.windows_of_ends(entry.at), entry.at)
         rowless = self._rowless_endings(cycle)
@@ -131,7 +131,7 @@ class Replica:
     def _rowless_endings(self, cycle: Cycle) -> list[bytes]:
         """The keys of messages that the cycle cancelled in delay files without their rows.
 
-        One whose window was loaded since has its row in the store now, and ends with it.
+        A message whose window was loaded since has its row in the store, and ends with it.
         """
         keys = [key for key, ended in cycle.endings.items() if ended is not None and not ended.row]
         if not keys:
@@ -145,7 +145,7 @@ class Replica:
     def _topic_changes(
         self, cycle: Cycle, entry: Entry, imported_files: ImportedFiles | None
     ) -> Mapping[bytes, int] | None:
-        """The changes of the counts by topic; None if the store has to count again."""
+        """The changes of the counts by topic; None if the store must count again."""
         through = self.store.topic_counts.through
         changes = cycle.topic_changes(through)
         for decision in entry.imported:
@@ -153,7 +153,7 @@ class Replica:
                 assert imported_files is not None
                 local_file = imported_files.local_file(decision.offset)
                 if first_key_at(local_file.about.window) > through:
-                    continue  # not counted yet, as all that is due then
+                    continue  # not counted yet, like all messages due then
                 if through < HIGHEST or local_file.topics is None:
                     return None
                 changes.update({topic.encode(): count for topic, count in local_file.topics.items()})
@@ -177,7 +177,7 @@ class Replica:
     # --- following ------------------------------------------------------------------------------------------------
 
     async def follow(self, bus: Bus, tiers: Tiers | None = None, tell: Callable[[Entry], None] | None = None) -> int:
-        """Follow the ledger as far as it can be read now; returns how many entries that were.
+        """Follow the ledger as far as it can be read now; returns the number of entries.
 
         `tiers`: needed past a sealed window or an import. `tell` gets each entry once the replica holds it. Raises
         Behind, Diverged or another Fatal.
@@ -201,16 +201,16 @@ class Replica:
             await asyncio.sleep(0)
 
     async def follow_to_end(self, bus: Bus, tiers: Tiers, tell: Callable[[Entry], None] | None = None) -> int:
-        """Follow the ledger to where it seems to end now, however long its records take to come within reach.
+        """Follow the ledger to its apparent current end, however long its records take to become readable.
 
-        A deposed leader may name an end that is too low: good enough for a standby, not for a master.
+        A former leader may report too low an end: good enough for a standby, not for a master.
         """
         entry_count = await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tiers, tell)
         applied = self.entry.applied
         if await bus.end_offset(BUFFER, self.shard) < applied and await bus.sure_end(BUFFER, self.shard) < applied:
             raise ForeignLog(
                 f"shard {self.shard}: the commands before offset {applied} are applied here, and {BUFFER} ends before "
-                "that: it is another topic than it was"
+                "that: it is not the same topic any more"
             )
         self.has_followed = True
         return entry_count
@@ -218,9 +218,10 @@ class Replica:
     async def follow_to_barrier(
         self, bus: Bus, barrier: int, tiers: Tiers, tell: Callable[[Entry], None] | None = None
     ) -> int:
-        """Follow the ledger until the barrier at this offset was read: then this replica is current.
+        """Follow the ledger until the barrier at this offset is read: then this replica is current.
 
-        Raises LogFailed where what answers is not the leader that took the barrier, and no other is found for long.
+        Raises LogFailed if the answering broker is not the leader that appended the barrier, and no other is found for
+        long.
         """
         entry_count = 0
         while self.read_to <= barrier:
@@ -232,7 +233,7 @@ class Replica:
         subscription = bus.subscribe(LEDGER, self.shard)
         try:
             while True:
-                # Reading makes a remote log bring what comes from there on; only then `reach` says how far that is.
+                # Reading makes a remote log fetch from there on; only then does `reach` tell how far.
                 before = self.read_to
                 entry_count += await self.follow(bus, tiers, tell)
                 if self.read_to >= end:
@@ -250,15 +251,15 @@ class Replica:
         return entry_count
 
     async def _refuse_gap(self, bus: Bus) -> None:
-        """Raise Behind where entries may have been dropped that this replica never read.
+        """Raise Behind if entries may have been dropped that this replica never read.
 
-        The numbers of entries show a gap only where an entry follows it. Masters trim the ledger up to its last entry
-        and no further, so where it begins behind this replica's last one, something else dropped the rest.
+        Entry numbers show a gap only if an entry follows it. Masters trim the ledger only up to its last entry, so if
+        it begins after this replica's last one, something else dropped the rest.
         """
         if await bus.start_offset(LEDGER, self.shard) > self.store.position.ledger_offset:
             raise Behind(
-                f"shard {self.shard}: the ledger begins after entry {self.entry.number}, the last one here: what came "
-                "next may have been dropped before it was read"
+                f"shard {self.shard}: the ledger begins after entry {self.entry.number}, the last one here: later ones "
+                "may have been dropped before they were read"
             )
         if self.entry.number < 0 and await bus.start_offset(BUFFER, self.shard) > 0:
             raise Behind(
@@ -303,7 +304,7 @@ class Replica:
         self.advance(cycle, entry, ledger_offset + 1, None if tiers is None else tiers.files)
 
     def foreign(self, ledger_offset: int, what: str) -> ForeignLog:
-        """Two clusters have written to the ledger: `what` is at this offset. No later attempt goes beyond."""
+        """Two clusters have written to the ledger: `what` is at this offset. Retries cannot get past it."""
         self.read_to, self.has_followed = min(self.read_to, ledger_offset), False
         return ForeignLog(
             f"shard {self.shard}: two clusters have written to its ledger: {what}, at offset {ledger_offset}. Stop the "
@@ -311,21 +312,21 @@ class Replica:
         )
 
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:
-        """Go on from a replica that an operator made the truth. Raises Behind where this one differs from it."""
+        """Continue from a replica that an operator made the truth. Raises Behind if this one differs from it."""
         before = self.entry
         same = (entry.base, entry.applied, entry.cursor, entry.pending, entry.checksum, entry.outcomes)
         own = (before.number, before.applied, before.cursor, before.pending, before.checksum, before.outcomes)
         if same != own:
             raise Behind(
-                f"shard {self.shard}: by an operator's order entry {entry.number} goes on from entry {entry.base}, and "
+                f"shard {self.shard}: by an operator's order entry {entry.number} follows entry {entry.base}, and "
                 f"this replica is at another entry {before.number}"
             )
         self.advance(self.cycle(), entry, ledger_offset + 1)
 
     async def _commands(self, bus: Bus, start: int, end: int) -> list[StoredRecord]:
-        """All commands from `start` on to the one below `end`, which is there: an entry applies up to a command.
+        """All commands from `start` to below `end`. The last one exists, because an entry applies up to a command.
 
-        Offsets may have gaps, where a transaction of another producer ended or was aborted.
+        Offsets may have gaps, from transactions of other producers.
         """
         commands: list[StoredRecord] = []
         subscription: Subscription | None = None
@@ -334,7 +335,7 @@ class Replica:
                 part = await bus.read(BUFFER, self.shard, start, min(_READ, end - start))
                 if not part and subscription is None:
                     subscription = bus.subscribe(BUFFER, self.shard)
-                    continue  # what came before the subscription would not wake it
+                    continue  # records before the subscription do not wake it
                 if (not part or part[0].offset > start) and await bus.start_offset(BUFFER, self.shard) > start:
                     raise Behind(f"shard {self.shard}: command {start} is no longer in the log")
                 if part:
@@ -355,16 +356,16 @@ class Replica:
         return now if first is None else min(now, first - 1)
 
     def expand(self, now: int) -> bool:
-        """Expand slots of the wheel that near; True if there is more to do soon. Raises CountMismatch.
+        """Expand slots of the wheel that are near; True if there is more to do soon. Raises CountMismatch.
 
-        What has been reached is expanded whole, for it is needed now; one slot ahead at a time in small parts.
+        Reached slots are expanded as a whole, because they are needed now; later ones one at a time, in small parts.
         """
         wheel = self.wheel
         if self._ahead is not None:
             self._read_ahead(whole=self._ahead[0].slot.start <= now)
         while (slot := wheel.expandable(now)) is not None:
             if self.store.delay_files.of(window_of(slot.start)):
-                break  # it has to be loaded first
+                break  # it must be loaded first
             reached = slot.start <= now
             if self._ahead is not None and not reached:
                 break
@@ -392,12 +393,12 @@ class Replica:
 
     def _finish(self, expansion: Expansion) -> None:
         if expansion.fed_rows != expansion.expected:
-            # Ask RocksDB first: a corrupt block is the likely reason, and it can name it.
+            # Ask RocksDB first: a corrupt block is the likely cause, and RocksDB can name it.
             self.store.check(last_key_at(expansion.slot.start - 1), expansion.slot.end)
         expansion.finish()
 
     def due(self, now: int, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes], bool]:
-        """Keys and rows due by `now`, and whether these are all. Raises CorruptStore where the two books differ."""
+        """Keys and rows due by `now`, and whether these are all. Raises CorruptStore if wheel and store disagree."""
         expected = self.wheel.due(now)
         if expected == 0:
             return [], [], True
@@ -408,12 +409,12 @@ class Replica:
             self.store.check(self.entry.cursor, now + 1)
             raise CorruptStore(
                 f"shard {self.shard}: {expected} messages are counted as due by {now}, the store gave {len(keys)}. "
-                "Nothing of them was delivered. Run `duemq verify`; restore this folder from a backup or a peer."
+                "None of them were delivered. Run `duemq verify`; restore this folder from a backup or a peer."
             )
         return keys, rows, complete
 
     def recount(self) -> int:
-        """Count the pending rows of the store, however long that takes. For verification."""
+        """Count the pending rows of the store, which may take long. For verification."""
         count, after = 0, self.entry.cursor
         while keys := self.store.scan_all(after, HIGHEST, _READ, 64 << 20)[0]:
             count, after = count + len(keys), keys[-1]

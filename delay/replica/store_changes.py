@@ -1,4 +1,4 @@
-"""What a committed cycle does to the store and to the wheel."""
+"""The changes of a committed cycle to the store and the wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duemq.wheel.wheel import Wheel
 def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> tuple[Puts, list[bytes]]:
     """Puts and deletes, with their prefixes, of one atomic write.
 
-    `last_ends`: when (ms) the last message of a window ended, for the windows of which some ended in this cycle.
+    `last_ends`: when (ms) the last message of a window ended, for windows with messages that ended in this cycle.
     """
     puts: Puts = [(ROW + key, row) for key, row in cycle.placed.items()]
     deletes = [ROW + key for key in cycle.removed]
@@ -45,7 +45,7 @@ def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> t
 
 
 def count_changes(cycle: Cycle, entry: Entry, wheel: Wheel) -> None:
-    """Move the wheel along. Raises CountMismatch where the store gave other rows than were counted."""
+    """Advance the wheel. Raises CountMismatch if the store's rows and the counts differ."""
     if removed := cycle.removed_keys():
         wheel.remove(dues_of(removed))
     if cycle.scanned:

@@ -1,4 +1,4 @@
-"""The topics that a shard has written to lately, as its ledger says: in these a broken transaction may be open."""
+"""The topics that a shard recently wrote to, from its ledger: a broken transaction may be open in them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MAX_TOPICS: Final = 1_000
 
 
 class WrittenTopics:
-    """Those of the last hour before the newest entry. `last`: the newest entry at the start."""
+    """The topics of the last hour before the newest entry. `last`: the newest entry at the start."""
 
     def __init__(self, last: Entry) -> None:
         self._written_at: dict[str, int] = {}  # the oldest first
         self._at = last.at
-        self._incomplete_until = -1  # topics are missing that were written to before this time, ms
+        self._incomplete_until = -1  # topics written to before this time (ms) may be missing
         if last.number >= 0:
             self.note(last)
 
@@ -35,5 +35,5 @@ class WrittenTopics:
         self._at = at
 
     def names(self) -> Set[str] | None:
-        """Their names; None where not all are known."""
+        """Their names; None if not all are known."""
         return None if self._incomplete_until > self._at else self._written_at.keys()

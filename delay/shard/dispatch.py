@@ -1,4 +1,4 @@
-"""What a cycle does with the messages that are due: sent, deferred where the topic refuses, or buried."""
+"""Sends the due messages of a cycle, defers those that their topic refuses, or dead-letters them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _PATIENCE_S, _PATIENT_AGAIN_MS = 0.03, 1_000
 
 
 class _Back(NamedTuple):
-    """A due message that does not go out: its failed attempts, why, when it is tried again at the earliest (ms), and
-    whether it is for the dead letters."""
+    """A due message that is not sent: its failed attempts, the reason, its earliest retry (ms), and whether it is a
+    dead letter."""
 
     due: Due
     attempt: int
@@ -49,11 +49,11 @@ class Dispatch:
 
     def __init__(self, topic_states: TopicStates, cycle_limits: CycleLimits, shard: int) -> None:
         self._topic_states, self._cycle_limits, self._shard = topic_states, cycle_limits, shard
-        self._patient_from = 0  # when (ms) a cycle may wait for look-ups again
-        self._cycle_topics: dict[str, TopicState] = {}  # by topic, of the cycle that is made now
+        self._patient_from = 0  # when (ms) a cycle may wait for lookups again
+        self._cycle_topics: dict[str, TopicState] = {}  # by topic, of the current cycle
 
     async def outbox(self, cycle: Cycle, now: int) -> Outbox:
-        """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
+        """The outbox of the cycle. Messages that cannot be sent are deferred; the ledger records each."""
         encoded_topics = topics_of(cycle.due)
         topics = set(map(bytes.decode, encoded_topics))
         if cycle.malformed:
@@ -82,7 +82,7 @@ class Dispatch:
         for (offset, _, frame), reason in cycle.malformed:
             if self._takes_dead_letters:
                 self._add_dead(outbox, None, dead_letter(frame, self._shard, offset, reason))
-            else:  # it is a command, which cannot wait for the topic as a message can; its record stays in the log
+            else:  # unlike a message, a command cannot wait for the topic; its record stays in the log
                 log.error(
                     "shard %d: command %d is malformed (%s) and %s takes no dead letters", self._shard, offset, reason,
                     self._cycle_limits.dead_letter_topic, extra={"action": "malformed", "shard": self._shard},
@@ -90,7 +90,7 @@ class Dispatch:
         return outbox
 
     async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
-        """See `TopicStates.ready`. Cycles wait for look-ups a small part of the time, whatever topics are named."""
+        """See `TopicStates.ready`. Cycles wait for lookups only a small part of the time, whatever the topics."""
         patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
         topic_states, refusals = await self._topic_states.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
         if any(refusal.reason == LOOKED_UP for refusal in refusals.values()):
@@ -98,7 +98,7 @@ class Dispatch:
         return topic_states, refusals
 
     def _is_choosy(self, due: list[Due]) -> bool:
-        """Whether a topic of this cycle may take some of its messages and not others."""
+        """Whether a topic of this cycle may accept some of its messages and not others."""
         topic_states = self._cycle_topics.values()
         if any(about.needs_key or about.trouble for about in topic_states):
             return True
@@ -106,7 +106,7 @@ class Dispatch:
         return least < _NO_LIMIT and bool(due) and max(len(row) for _, row in due) > least
 
     def _sift(self, cycle: Cycle, refusals: Mapping[str, Refusal], now: int) -> list[_Back]:
-        """Take out of the due messages those that expired and those whose topic refuses them."""
+        """Remove expired messages, and those that their topic refuses, from the due ones."""
         cycle_limits = self._cycle_limits
         going: list[Due] = []
         back: list[_Back] = []
@@ -127,7 +127,7 @@ class Dispatch:
         return back
 
     def _refusal_of(self, topic: str, row: bytes, now: int) -> Refusal | None:
-        """Why a topic that takes messages does not take this one."""
+        """Why a topic that accepts messages refuses this one."""
         about, waits = self._cycle_topics[topic], self._cycle_limits.retry_ms
         limit = about.max_frame_bytes
         if limit is not None and len(row) > limit and len(frame_in(row)) > limit:
@@ -145,7 +145,7 @@ class Dispatch:
 
     def _defer(self, cycle: Cycle, due: Due, now: int, attempt: int, reason: str, until: int = 0) -> None:
         waits = self._cycle_limits.retry_ms
-        # Above the cursor even where the clock went back: below it nothing is ever delivered.
+        # Above the cursor even if the clock went back: below it nothing is ever delivered.
         at = max(until or now + waits[max(min(attempt, len(waits)), 1) - 1], due_of(cycle.cursor) + 1)
         # The offset and row stay, so that two deferred messages never meet under one key.
         key = due[0]

@@ -1,4 +1,4 @@
-"""The master of a shard: one tick does all that is due and says how long to sleep."""
+"""The master of a shard: one tick does all due work and returns how long to sleep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from duemq.storage.keyspace import ENDED
 log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
-_LOAD_S = 0.05  # between looks whether a window that is due is loaded
+_LOAD_S = 0.05  # between checks whether a due window is loaded
 _MORE = 0.0
 _LOOKS = 30  # with a second between them
 
@@ -44,7 +44,7 @@ class Context(Protocol):
     @property
     def clock(self) -> Callable[[], int]: ...
     def short_of_space(self, shard: int) -> bool:
-        """Whether a disk with a replica of the shard is so full that history is kept no longer than it must be."""
+        """Whether a disk with a replica of the shard is so full that history must be kept as short as possible."""
         ...
 
 
@@ -76,22 +76,22 @@ class Master:
         if files is not None:
             files.lead()
         self._ledger: Partition = (LEDGER, self._shard)
-        self._first = True  # no cycle was made yet
-        self._most_commands = cycle_limits.max_commands  # that are read for the next cycle
+        self._first = True  # no cycle has run yet
+        self._most_commands = cycle_limits.max_commands  # to read for the next cycle
         self.work: CycleWork | None = None
-        """What the last cycle did; None where it found nothing to do."""
+        """The work of the last cycle; None if it had nothing to do."""
         self.full = False
-        """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
+        """Whether the last cycle reached its bounds, so that there is a backlog."""
         self.answered = False
-        """Whether the last cycle answered commands. Who waits for more is at the proxies, in a cluster."""
-        # When (ms) history was made that is to be forgotten still: the first, as far as that is known, and the last.
+        """Whether the last cycle answered commands. In a cluster, waiting requests are at the proxies."""
+        # Times (ms) of the first (if known) and the last history that is still to be forgotten.
         self._oldest = self._newest = replica.entry.at if replica.entry.number >= 0 else -1
 
     async def tick(self) -> float:
-        """Do all that is due in one cycle. Returns the seconds until the next one is needed, 0 for at once.
+        """Do all due work in one cycle. Returns the seconds until the next one is needed, 0 for at once.
 
-        Raises Fenced when another master took over, Fatal where the books differ, StoreFailed when the outcome of the
-        commit is unknown: in each case this object is of no more use.
+        Raises Fenced if another master took over, Fatal if wheel and store disagree, StoreFailed if the outcome of the
+        commit is unknown: discard this object after any of them.
         """
         replica, cycle_limits = self._replica, self._cycle_limits
         self.work, worked = None, thread_time()
@@ -105,13 +105,13 @@ class Master:
         await self._notice_loss(cycle, commands)
         batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
         cycle.apply(batch, view=view)
-        del view  # and with it the rows as they were
+        del view  # and with it the old rows
         keys, rows, complete = replica.due(reach, cycle_limits.max_messages, cycle_limits.max_bytes)
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:
             cycle.settle(self._files.decide(now))
         cut_off = len(batch.commands) < len(commands)
-        # What a cycle leaves is read again: no more of it than the next one may do.
+        # Leftover commands are read again: no more of them than the next cycle may do.
         self._most_commands = min(
             2 * len(batch.commands) if cut_off else 2 * self._most_commands, cycle_limits.max_commands
         )
@@ -125,11 +125,11 @@ class Master:
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         entry = cycle.entry(now, *horizons, {topic for topic, _ in batches})
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
-        cpu_s = thread_time() - worked  # of the cycle alone: while it waits for its log, others work
+        cpu_s = thread_time() - worked  # only of the cycle: other tasks run while it waits for its log
         appends = await self._committer.commit(batches)
         worked, begins = thread_time(), replica.read_to
         ledger_offset = appends[self._ledger].first_offset
-        # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
+        # Committed: no await from here to the end, so that no task sees the log without its effect.
         replica.advance(cycle, entry, ledger_offset + 1, self._files)
         self._newest = self._newest if idle else now
         if self._oldest < entry.horizon:
@@ -139,7 +139,7 @@ class Master:
         if not begins <= ledger_offset <= begins + self._bus.marker_offsets:
             await self._refuse_others(begins, ledger_offset)
         self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s + thread_time() - worked)
-        # A read may give fewer commands than there are: for their bytes, or as the bus likes.
+        # A read may return fewer commands than exist, because of their bytes or the bus.
         if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
             return _MORE
         return self._pause(self._clock())
@@ -148,14 +148,14 @@ class Master:
         """Read the ledger between this master's last two entries: offsets from `start` to below `own`.
 
         Raises ForeignLog for any record: a master of the same cluster is fenced, or fences this one. Raises LogFailed
-        if the ledger cannot be read up to there. Offsets without a record are fine.
+        if the ledger cannot be read that far. Offsets without a record are fine.
         """
         replica, subscription = self._replica, self._bus.subscribe(*self._ledger)
         try:
             for _ in range(_LOOKS):
                 records = await self._bus.read(*self._ledger, start, 1)
                 if own < start or (records and records[0].offset < own):
-                    raise replica.foreign(min(start, own), "what this master did not write is beside its last entry")
+                    raise replica.foreign(min(start, own), "a record of another writer is next to its last entry")
                 if records:
                     return
                 await subscription.wait(1.0)
@@ -164,9 +164,9 @@ class Master:
         raise LogFailed(f"shard {self._shard}: its ledger cannot be read from offset {start} to {own}")
 
     async def renew_last_entry(self) -> None:
-        """Commit an empty cycle where somebody has deleted the last entry of the ledger. Raises what `tick` raises.
+        """Commit an empty cycle if the last entry of the ledger was deleted. Raises the errors of `tick`.
 
-        By that entry a successor proves that it is current.
+        A successor needs that entry to prove that it is current.
         """
         replica = self._replica
         read_to = replica.store.position.ledger_offset
@@ -179,15 +179,15 @@ class Master:
         replica.advance(cycle, entry, appends[self._ledger].first_offset + 1)
         self._progress.publish(entry)
         log.warning(
-            "shard %d: somebody deleted the last entry of its ledger; entry %d takes its place",
+            "shard %d: the last entry of its ledger was deleted; entry %d takes its place",
             self._shard, entry.number, extra={"action": "ledger", "shard": self._shard},
         )  # fmt: skip
 
     async def _notice_loss(self, cycle: Cycle, commands: Sequence[StoredRecord]) -> None:
-        """Skip, and say so loudly, what the log dropped before it was read: nothing can bring it back."""
+        """Skip, with a loud error, commands that the log dropped unread: they cannot be restored."""
         applied = cycle.applied
         if not self._first and not (commands and commands[0].offset > applied):
-            return  # a gap may be the end of a foreign transaction, too
+            return  # a gap may also be the end of another producer's transaction
         self._first = False
         start = await self._bus.start_offset(BUFFER, self._shard)
         if start > applied:
@@ -202,9 +202,9 @@ class Master:
     def _horizons(self, cycle: Cycle, now: int, reached: int) -> tuple[int, int]:
         """`horizon` and `end_horizon` of the next entry.
 
-        The ledger says what is forgotten, so that all replicas give the same answers whatever they still hold.
-        `reached`: what is due up to this ms is not pending after the cycle. The horizon is never past the cursor, so
-        that only what ended is forgotten; where nothing has moved the cursor for long, it is moved for this.
+        The ledger decides what is forgotten, so that all replicas give the same answers whatever they still hold.
+        `reached`: messages due up to this ms are not pending after the cycle. The horizon is never past the cursor, so
+        that only ended messages are forgotten; if nothing has moved the cursor for long, it is moved for this.
         """
         cycle_limits, before, store = self._cycle_limits, cycle.before, self._replica.store
         if cycle_limits.retention_ms is None:
@@ -219,7 +219,7 @@ class Master:
             end_horizon = window
         if window > horizon:
             last_ends = store.last_ends | latest_ends(store.last_ends, cycle.windows_of_ends(now), now)
-            # Whether there is history to forget. What was cancelled early ends in the window it would have been due in.
+            # Whether there is history to forget. A message cancelled early ends in its due window.
             if (
                 window <= reached
                 and due_of(cycle.cursor) < window

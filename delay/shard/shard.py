@@ -1,4 +1,4 @@
-"""A shard on this node: standby or master, as the election says, and back again.
+"""A shard on this node: standby or master, as the election decides.
 
 Its states are a table: `states.py`, drawn in `docs/states.md`.
 """
@@ -44,14 +44,14 @@ from duemq.storage.shard.store import ShardStore
 
 log = logging.getLogger(__name__)
 
-_SILENCE_S = 60.0  # longest silence of a process that takes files in: beyond that, a mount hangs
+_SILENCE_S = 60.0  # longest silence of an import process: after that, a mount must hang
 _TAKE_IN = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
 _AGAIN_S = 600.0
-_STANDBY_S = 0.5  # how often a standby looks although nothing woke it
+_STANDBY_S = 0.5  # how often a standby checks without a wake-up
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
-_WELL_S = 1.0  # after a role has lasted so long, a failure counts as the first one
-_BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between looks for a peer that can be copied
-_COPIED_S = (1.0, 10.0, 60.0, 300.0)  # after copies in a row that did not help
+_WELL_S = 1.0  # after a role has lasted this long, a failure counts as the first one
+_BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between searches for a peer to copy
+_COPIED_S = (1.0, 10.0, 60.0, 300.0)  # after unsuccessful copies in a row
 
 
 class Shard:
@@ -69,23 +69,23 @@ class Shard:
         trims: bool = True,
         cluster: str = "",
     ) -> None:
-        """`shards`: of the cluster, whose id is `cluster`. `trims`: the logs are this node's alone, and need not keep
-        what it has flushed."""
+        """`shards`: of the cluster, whose id is `cluster`. `trims`: the logs belong to this node alone, and need not
+        keep flushed records."""
         self.number, self._shards, self._path = number, shards, path
         self._memory, self._bus, self._ids, self._trims, self._cluster = memory, bus, ids, trims, cluster
         self.progress = Progress()
         self.tiering_counts = TieringCounts()
         self._failure: BaseException | None = None
-        self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
-        self._behind = self._copies = 0  # attempts to catch up, and copies among them, since it was current
-        self._no_copy = ""  # why this disk could not take a copy, in a sentence
+        self._damage: tuple[str, float] | None = None  # why a replica was rebuilt, and when (s)
+        self._behind = self._copies = 0  # attempts to catch up, including copies, since it was current
+        self._no_copy = ""  # why this disk could not store a copy, in a sentence
         self.state = SHARD.start
         self.pulse = monotonic()  # see `Liveness`
         self._flushing = asyncio.Lock()
         self._stopping = False
-        self._recovery = asyncio.Event()  # set where an operator makes this replica the truth
+        self._recovery = asyncio.Event()  # set if an operator makes this replica the truth
         self._ledger_start = 0  # entries below this offset were trimmed
-        self._ledger_emptied = False  # somebody else dropped the last entry, too
+        self._ledger_emptied = False  # the last entry was dropped from outside, too
         self._importer: FileImporter | None = None
         self._buffer: Subscription | None = None
         self._ledger: Subscription | None = None
@@ -116,7 +116,7 @@ class Shard:
 
     @property
     def stopped(self) -> bool:
-        """Whether the node does not work on the shard any more: what it holds must not be believed."""
+        """Whether the node has stopped working on the shard, because its data must not be trusted."""
         return self.state in (ShardState.STOPPED, ShardState.CLOSED)
 
     def fail(self, reason: Unavailable) -> None:
@@ -127,14 +127,14 @@ class Shard:
     # --- roles ----------------------------------------------------------------------------------------------------
 
     async def run(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
-        """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
+        """Be standby or master until `stop`. Raises Fatal, and the errors of a failing disk or a lost bus."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
         self._start_workers(node)
         loop, failures = asyncio.get_running_loop(), 0
         try:
             if self.replica.entry.number < 0:
-                await self._rebuild(node)  # quicker than the logs
+                await self._rebuild(node)  # faster than the logs
             while not self._stopping:
                 began, self.pulse = loop.time(), monotonic()
                 try:
@@ -143,7 +143,7 @@ class Shard:
                     elif not self._should_lead(node):
                         await self._stand_by(node)
                     elif node.election.is_paused():
-                        # Whether another node leads by now, nobody can say.
+                        # Another node may or may not lead by now.
                         await node.election.wait_for_change(_STANDBY_S)
                     else:
                         await self._lead(node, cycle_limits, linger_s)
@@ -162,7 +162,7 @@ class Shard:
                     if error.scope > Scope.SHARD:
                         raise
                     log.warning(
-                        "shard %d starts anew from the ledger: %s", self.number, error,
+                        "shard %d starts again from the ledger: %s", self.number, error,
                         extra={"action": "restart", "shard": self.number},
                     )  # fmt: skip
                     if isinstance(error, WriteRefused):
@@ -207,7 +207,7 @@ class Shard:
             self.wake()
 
     def lose(self, store: ShardStore, error: DamagedFile) -> None:
-        """A delay file of this store was found damaged: the shard goes on with a peer's replica, or not at all."""
+        """A delay file of this store is damaged: the shard needs a peer's replica to continue."""
         if store is self.store and self._failure is None:
             self._failure = error
             self.wake()
@@ -227,7 +227,7 @@ class Shard:
             self._tiering_task.result()
 
     def waits(self) -> str | None:
-        """Which imported file a replica waits for that does not lead, and why the file is not here."""
+        """The imported file that a follower waits for, and why it is not here."""
         return None if self.leading or self._importer is None else self._importer.why_waiting()
 
     def seeks_file(self) -> bool:
@@ -235,7 +235,7 @@ class Shard:
         return self._importer is not None and self._importer.seeks_file()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for so long, or until the shard is stopped or to be recovered."""
+        """Wait, at most until the shard is stopped or must be recovered."""
         assert self._ledger is not None
         deadline = asyncio.get_running_loop().time() + seconds
         while not self._stopping and not self._recovery.is_set():
@@ -246,7 +246,7 @@ class Shard:
             await self._ledger.wait(min(left, _STANDBY_S))
 
     async def _unless(self, work: Coroutine[Any, Any, int], over: Callable[[], bool]) -> int | None:
-        """What the work gives; None where it is `over` before, which is looked at now and then.
+        """The result of the work; None if `over`, which is checked regularly, becomes true first.
 
         Following may wait for a file for as long as no replica has it.
         """
@@ -268,24 +268,24 @@ class Shard:
         self.wake()
 
     def trouble(self) -> str | None:
-        """What goes wrong with the shard's files, and is tried again."""
+        """The current problem of the shard's files, which is being retried."""
         return None if self._importer is None else self._tiering_worker.trouble or self._importer.trouble
 
     def why_pending(self, offset: int) -> str:
-        """What the file of a command waits for that is neither imported nor refused yet."""
+        """What the pending file of a command waits for."""
         return "" if self._importer is None else self._importer.why_pending(offset)
 
     def copy(self, offset: int) -> tuple[Path, Copy] | None:
-        """The file of a command as it was taken in here; None where it was not."""
+        """The imported file of a command on this replica; None if it has none."""
         return None if self._importer is None else self._importer.copy(offset)
 
     def stop(self) -> None:
-        """Finish the cycle that runs, and no other."""
+        """Finish the running cycle, and start no other."""
         self._stopping = True
         self.wake()
 
     def wake(self) -> None:
-        """The election has changed: look at it now."""
+        """The election has changed: check it now."""
         for subscription in (self._buffer, self._ledger):
             if subscription is not None:
                 subscription.wake()
@@ -298,11 +298,11 @@ class Shard:
     async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
         replica = self.replica
         assert self._buffer is not None
-        if not replica.has_followed:  # what another cluster wrote is met before anything is written
+        if not replica.has_followed:  # detect another cluster's records before writing anything
             following = replica.follow_to_end(self._bus, self._tiers, self.progress.publish)
             if await self._unless(following, lambda: not self._should_lead(node)) is None:
                 return
-        # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
+        # Fence first, then append a barrier, then read the ledger up to it: no new entry can precede it.
         committer = await self._bus.committer(committer_name(self.number), replica.written.names)
         linger = Linger(node.thread_share, linger_s)
         self._step(ShardEvent.GIVEN)
@@ -323,7 +323,7 @@ class Shard:
                 extra={"action": "master", "shard": self.number},
             )  # fmt: skip
             while self._should_lead(node):
-                self.pulse = started = monotonic()  # a loop's own clock may count whole ms
+                self.pulse = started = monotonic()  # the loop's clock may count whole ms
                 if node.election.is_paused():
                     await node.election.wait_for_change(_STANDBY_S)
                     continue
@@ -369,12 +369,12 @@ class Shard:
             return
         self._on_current(node)
         while not self._should_lead(node) and not self._stopping and not self._recovery.is_set():
-            # It may have been given, seen by somebody, and taken away again before this loop looked.
+            # It may have been given, seen, and taken away again before this loop checked.
             await node.election.release(self.number)
             following = replica.follow(self._bus, self._tiers, self.progress.publish)
             if await self._unless(following, self._recovery.is_set) is None:
                 return
-            # The wheel goes on as a master's would, so that taking over finds it expanded.
+            # Keep the wheel expanded as a master would, for a takeover.
             more = replica.expand(node.clock())
             if not self._should_lead(node):
                 await self._ledger.wait(0 if more else _STANDBY_S)
@@ -401,9 +401,10 @@ class Shard:
         self._copies += await self._rebuild(node)
 
     async def _rebuild(self, node: Surroundings, *, damaged: bool = False) -> bool:
-        """Replace this replica by a peer's that is further; False if no peer has one, or this disk no room for it.
+        """Replace this replica by a more advanced one of a peer; False if no peer has one, or this disk has no space
+        for it.
 
-        A `damaged` replica is replaced by any peer's that the ledger reaches back to.
+        A `damaged` replica is replaced by any peer's replica that the ledger reaches back to.
         """
         if not node.has_peer(self.number):
             return False
@@ -417,13 +418,13 @@ class Shard:
                 copied = await node.rebuild(self.number, self._path, start if damaged else max(start, own + 1))
                 self._no_copy = ""
                 return copied
-            except (DiskFull, StoreFailed) as error:  # of the copy: other shards go on
+            except (DiskFull, StoreFailed) as error:  # of the copy: other shards continue
                 self._no_copy = f"it cannot be copied: {error}"
                 if not why:
                     log.error("shard %d: %s", self.number, self._no_copy, extra={"action": "rebuild"})
                 return False
             finally:
-                settle(self._path)  # where a disk failed between two renames
+                settle(self._path)  # in case a disk failed between two renames
                 self._open()
                 self._failure = None
                 self._start_workers(node)
@@ -432,7 +433,7 @@ class Shard:
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Make the store durable, and let logs of our own go up to where it is now."""
+        """Make the store durable, and trim logs of our own up to its position."""
         async with self._flushing:
             position = self.store.position
             await in_thread(self.store.flush)
@@ -442,9 +443,9 @@ class Shard:
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
     async def trim_ledger(self, before: int) -> None:
-        """Drop entries from before this time (ms), as the shard's master in a shared log.
+        """As the shard's master in a shared log, drop entries from before this time (ms).
 
-        The last entry stays, whatever its age: by it a replica knows whether it is current.
+        The last entry stays, whatever its age, because replicas need it to know whether they are current.
         """
         if self._trims or not self.leading:
             return
@@ -465,13 +466,13 @@ class Shard:
 
     @property
     def to_purge(self) -> bool:
-        """Whether there is history that is forgotten and not dropped yet."""
+        """Whether there is forgotten history that is not dropped yet."""
         return not self.rebuilding and self._horizons != self._purged_horizons
 
     async def clean(self, failpoint: Failpoint = no_failpoint) -> bool:
-        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing.
+        """Drop history that the ledger says is forgotten, and free its space; False if there was none.
 
-        A copy that broke off before the replica caught up by the logs is removed, too.
+        Also removes an unfinished copy after the replica caught up through the logs.
         """
         if self.rebuilding:
             return False
@@ -485,7 +486,7 @@ class Shard:
         for _ in purge_before(store, horizon, end_horizon, failpoint):
             await asyncio.sleep(0)
             if self.rebuilding or self.store is not store:
-                return False  # a peer's has or will have all of it still
+                return False  # a peer's replica replaces it with its own history
         failpoint("dropped")
         await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
         failpoint("compacted")
@@ -494,7 +495,8 @@ class Shard:
         return True
 
     def gauges(self, lag: int = 0, *, stopped: bool = False, stuck: bool = False) -> ShardGauges:
-        """`lag`: ledger entries behind, as the node has measured it. `stopped`: it was, for what it holds is wrong."""
+        """`lag`: ledger entries behind, as measured by the node. `stopped`: it was stopped, because its data is
+        wrong."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
             self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
@@ -503,7 +505,7 @@ class Shard:
 
     @property
     def at_rest(self) -> asyncio.Lock:
-        """Who holds it keeps flushes, seals and loads away, and so the trimming of logs. Cycles go on."""
+        """Holding it blocks flushes, seals and loads, and so the trimming of logs. Cycles continue."""
         return self._flushing
 
     async def checkpoint(self, into: Path) -> None:

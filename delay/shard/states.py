@@ -9,12 +9,12 @@ from duemq.model.state_table import StateTable
 
 
 class ShardState(StrEnum):
-    FOLLOWING = "following"  # a replica: it applies the ledger, far behind or close
-    TAKING_OVER = "taking_over"  # the election gave it, and the predecessor is fenced: follow to the barrier
+    FOLLOWING = "following"  # a replica: it applies the ledger, close or far behind
+    TAKING_OVER = "taking_over"  # elected, and the predecessor is fenced: follow to the barrier
     LEADING = "leading"  # the master: cycles
     REBASING = "rebasing"  # an operator makes this replica the truth
-    REBUILDING = "rebuilding"  # the store is closed, and a peer's replica is copied
-    STOPPED = "stopped"  # the node does not work on it any more, and what it holds must not be believed
+    REBUILDING = "rebuilding"  # the store is closed, and a peer's replica is being copied
+    STOPPED = "stopped"  # the node has given it up, because its data must not be trusted
     CLOSED = "closed"  # stopped while the store was closed
 
 
@@ -23,10 +23,10 @@ class ShardEvent(StrEnum):
     CURRENT = "current"  # it has followed the ledger to its barrier
     LOST = "lost"  # taken away, fenced, or the log or a file failed
     ASKED_TO_REBASE = "asked_to_rebase"
-    REBASED = "rebased"  # or it failed: then the operator's request stands
-    OUTDATED = "outdated"  # behind the start of the ledger, or damaged
-    REOPENED = "reopened"  # with a peer's replica, or its own where no peer gave one
-    FAILED = "failed"  # its books differ, or something unforeseen
+    REBASED = "rebased"  # or failed: then the operator's request stays open
+    OUTDATED = "outdated"  # older than the start of the ledger, or damaged
+    REOPENED = "reopened"  # with a peer's replica, or its own if no peer had one
+    FAILED = "failed"  # wheel and store disagree, or an unexpected error
 
 
 SHARD: Final = StateTable(

@@ -35,11 +35,11 @@ class Surroundings(Context, Protocol):
     @property
     def thread_share(self) -> ThreadShare: ...
     def may_lead(self) -> bool:
-        """Whether this machine's clock is one to deliver by."""
+        """Whether this machine's clock is good enough for deliveries."""
         ...
 
     def has_peer(self, shard: int) -> bool:
-        """Whether another node has a replica of the shard that is fit to be copied."""
+        """Whether another node has a replica of the shard fit for copying."""
         ...
 
     async def rebuild(self, shard: int, path: Path, least: int) -> bool:
@@ -50,9 +50,9 @@ class Surroundings(Context, Protocol):
         ...
 
     def on_ready(self, shard: int) -> None:
-        """The shard has caught up: it is master, or follows close behind."""
+        """The shard has caught up: it is master, or a close follower."""
         ...
 
     def on_unfit(self, shard: int, reason: str) -> None:
-        """The shard cannot be led from here until `on_ready` is called again: another node is to be its master."""
+        """The shard cannot be led from here until `on_ready` is called again: another node must be its master."""
         ...

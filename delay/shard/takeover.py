@@ -1,4 +1,4 @@
-"""What comes before the first cycle of a new master: a barrier in the ledger; where an operator wants it, a rebase."""
+"""Before the first cycle of a new master: a barrier in the ledger and, if an operator orders it, a rebase."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from duemq.model.messages.record import Partition, pack_record, unpack_record
 log = logging.getLogger(__name__)
 
 _READ = 1_000
-_LOOK_BACK = 100  # how far from the end of a ledger its last entry is looked for first
+_LOOK_BACK = 100  # how far before the end of a ledger the search for its last entry begins
 
 
 async def append_barrier(replica: Replica, committer: Committer, now: int) -> int:
-    """Append a barrier to the shard's ledger, and return its offset. Raises what `Committer.commit` raises.
+    """Append a barrier to the shard's ledger, and return its offset. Raises the errors of `Committer.commit`.
 
-    `committer` has fenced every older master, and the append succeeds at the partition's true leader only. So whoever
-    has read up to the barrier has read all entries of all masters before, whichever broker the end was asked of.
+    `committer` has fenced every older master, and the append succeeds only at the partition's true leader. So a reader
+    that has reached the barrier has read all entries of all earlier masters, whichever broker reported the end.
     """
     where = (LEDGER, replica.shard)
     barrier = Barrier(replica.entry.number, now, replica.cluster)
@@ -32,7 +32,7 @@ async def append_barrier(replica: Replica, committer: Committer, now: int) -> in
 async def _last_number(bus: Bus, where: Partition, barrier: int) -> int:
     """The number of the last entry before the barrier, -1 if there is no entry. Raises LogFailed.
 
-    Barriers and aborted cycles leave gaps, so it reads from further and further back until it meets an entry.
+    Barriers and aborted cycles leave gaps, so it reads from further and further back until it finds an entry.
     """
     start, back, number = barrier + 1, _LOOK_BACK, -1
     first = await bus.start_offset(*where)
@@ -50,11 +50,11 @@ async def _last_number(bus: Bus, where: Partition, barrier: int) -> int:
 
 
 async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> None:
-    """Make this replica the truth, though the ledger went on without it or was lost: an operator wants it so.
+    """Make this replica the truth on an operator's order, although the ledger continued without it or was lost.
 
-    What other masters did since this replica's entry is void: their deliveries may be made again, and what they
-    accepted is applied again as far as the buffer still has it. Replicas elsewhere that stand at another entry copy
-    this one. Raises LogFailed where the ledger cannot be read now.
+    Entries of other masters since this replica's entry are void: their deliveries may be repeated, and their accepted
+    commands are applied again if the buffer still has them. Replicas at another entry copy this one. Raises LogFailed
+    if the ledger cannot be read now.
     """
     where = (LEDGER, replica.shard)
     barrier = await append_barrier(replica, committer, now)
@@ -66,6 +66,6 @@ async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> 
     appends = await committer.commit({where: [pack_record(None, (), entry.encode())]})
     replica.advance(replica.cycle(), entry, appends[where].first_offset + 1)
     log.critical(
-        "shard %d was recovered by an operator: entry %d goes on from entry %d, and what was between them is void",
+        "shard %d was recovered by an operator: entry %d follows entry %d, and the entries between them are void",
         replica.shard, entry.number, before.number, extra={"action": "recover", "shard": replica.shard},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""An observer that also traces deliveries. Only a node that traces has one: without, a cycle does nothing for it."""
+"""An observer that also traces deliveries. Only a node with tracing has one: otherwise it costs a cycle nothing."""
 
 from __future__ import annotations
 

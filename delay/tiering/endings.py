@@ -1,7 +1,7 @@
 """Completes the endings of messages that were cancelled in delay files.
 
-A cancel only checks that the message is in the file. Its row is read later, and stays in the file until then
-(`DROPPED` rows with ROWLESS say whose). A file leaves the table only when all endings of its window have their rows.
+A cancel only checks that the message is in the file. Its row is read later, and stays in the file until then (`DROPPED`
+rows with ROWLESS mark it). A file leaves the table only when all endings of its window have their rows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.model.errors import CorruptStore
 from duemq.storage.shard.store import ShardStore
 
-_PART = 1_000  # endings completed before others get their turn
-_LATEST = 6  # times the rest that is waited for
+_PART = 1_000  # endings completed before other tasks run
+_LATEST = 6  # the longest wait, in multiples of the rest
 
 
 async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
-    """Give the endings of these windows their rows, also those that come meanwhile: until the caller awaits something
-    else, all have theirs. Raises DamagedFile."""
+    """Complete all endings of these windows with their rows, including new ones, until the caller's next await. Raises
+    DamagedFile."""
     windows = list(windows)
     while left := [window for window in windows if store.delay_files.rowless(window)]:
         for window in left:
@@ -27,7 +27,7 @@ async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
 
 
 async def complete_part(store: ShardStore, window: int) -> None:
-    """Give some endings of a window their rows. Raises DamagedFile."""
+    """Complete some endings of a window with their rows. Raises DamagedFile."""
     keys = list(islice(store.rowless_keys(window), _PART))
     if not keys:
         raise CorruptStore(f"{store.path}: endings without rows are counted in window {window}, and there are none")
@@ -35,7 +35,7 @@ async def complete_part(store: ShardStore, window: int) -> None:
 
 
 class CompletionTimer:
-    """Says when endings are completed: once no more of them have come for `rest_ms`, and in any case before long."""
+    """Decides when to complete endings: once no new ones have come for `rest_ms`, but within a bounded time."""
 
     def __init__(self, rest_ms: int) -> None:
         self._rest_ms = rest_ms

@@ -1,6 +1,6 @@
-"""Sealing far windows of a shard into delay files, joining these, and loading those that near, while the shard goes on.
+"""Seals far windows of a shard into delay files, joins files, and loads near windows, while the shard runs.
 
-Every replica does this for itself: what is pending does not change by it, so the ledger does not speak of it.
+Every replica does this for itself: it does not change which messages are pending, so it is not in the ledger.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from duemq.storage.tiering.transitions import begin_load, bounds, commit_join, c
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_AGAIN_S, _LONGEST_S = 30.0, 300.0  # after a failure that is none of the data's
-_JOIN_GROUPS = 16  # files that a run makes: about 3 s for a thousand of one row each
-_PART = 5_000  # dropped keys listed before others get their turn
+_AGAIN_S, _LONGEST_S = 30.0, 300.0  # after a failure not caused by the data
+_JOIN_GROUPS = 16  # resulting files per run: about 3 s for a thousand files of one row each
+_PART = 5_000  # dropped keys listed before other tasks run
 
 
 class TieringWorker:
-    """Works on some windows at a time. `turn`: shared by the shards of a node, for each such work takes a core.
+    """Works on some windows at a time. `turn`: shared by the shards of a node, because each run takes a core.
 
-    `replica` stays the shard's as long as this runs. `at_rest` is held while that is flushed, replaced or closed. A
-    window for which a file is imported while it is loaded or rewritten stays as it was, to be loaded or rewritten again
+    `replica` must stay the shard's while this runs. `at_rest` is held while it is flushed, replaced or closed. If a
+    file is imported for a window that is being loaded or rewritten, the window is unchanged, and the work is repeated
     with that file.
     """
 
@@ -62,11 +62,11 @@ class TieringWorker:
         work: Work = in_process,
         counts: TieringCounts | None = None,
     ) -> None:
-        """`work`: what does the work in place of another process."""
+        """`work`: does the work instead of a child process."""
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
         self._clock, self._order, self._failpoint, self._work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
-        self._load_event = asyncio.Event()  # set, and made anew, with every window that was loaded
+        self._load_event = asyncio.Event()  # set and replaced with every loaded window
         self._settle_tracker = SettleTracker(policy.settle_ms)
         self._join_tracker = SettleTracker(policy.join_ms)
         self._completion_timer = CompletionTimer(policy.settle_ms)
@@ -76,10 +76,9 @@ class TieringWorker:
         )  # fmt: skip
 
     async def run(self) -> None:
-        """Work until cancelled. Raises Fatal, such as DamagedFile: what a file held must not be passed over.
+        """Work until cancelled. Raises Fatal, such as DamagedFile: the messages of a file must not be skipped.
 
-        Whatever else goes wrong is tried again: the shard goes on, and stands still where a window that is due is not
-        loaded.
+        Other errors are retried: the shard continues, but stops at a due window that is not loaded.
         """
         await self._loop.run()
 
@@ -90,11 +89,11 @@ class TieringWorker:
 
     @property
     def trouble(self) -> str | None:
-        """Why no window is sealed or loaded just now."""
+        """Why no window is sealed or loaded now."""
         return self._loop.trouble and cut(f"shard {self._shard}: far fails: {self._loop.trouble}")
 
     async def wait_for_load(self) -> None:
-        """Wait until one more window was loaded."""
+        """Wait until another window is loaded."""
         self._loop.wake(urgent=True)
         await self._load_event.wait()
 
@@ -117,14 +116,15 @@ class TieringWorker:
     async def _with_few_files(
         self, store: ShardStore, windows: Sequence[int], work: Callable[[ShardStore, Sequence[int]], Awaitable[None]]
     ) -> None:
-        """Do work that reads all files of a window at once. If they are too many, join some: the next step goes on."""
+        """Do work that reads all files of a window at once. If there are too many, join some; the next step
+        continues."""
         if crowded := self._policy.crowded(store.delay_files, windows):
             await self._join(store, crowded, crowded=True)
         else:
             await work(store, windows)
 
     async def _complete_some(self) -> bool:
-        """Read what is kept of some messages that were cancelled in files; False if there is none, or not yet."""
+        """Read the rows of some messages that were cancelled in files; False if there are none, or it is too early."""
         store = self._replica.store
         counts = store.delay_files.rowless_counts()
         if not self._completion_timer.is_time(counts.total(), self._clock()):
@@ -174,7 +174,7 @@ class TieringWorker:
     # --- loading --------------------------------------------------------------------------------------------------
 
     async def _load(self, store: ShardStore, windows: Sequence[int]) -> None:
-        await complete_windows(store, windows)  # most of them, while flushes go on
+        await complete_windows(store, windows)  # most of them, while flushes continue
         again = store.delay_files.loading.intersection(windows)
         old_paths: list[Path] = []
         async with self._watch(store, windows) as journal, self._dropped_keys(store, windows) as dropped_path:
@@ -210,9 +210,10 @@ class TieringWorker:
     # --- rewriting ------------------------------------------------------------------------------------------------
 
     async def _rewrite(self, store: ShardStore, windows: Sequence[int]) -> None:
-        """Drop the files of windows with nothing left; of other windows the files become one, of what is left."""
+        """Drop the files of windows without remaining rows; merge the remaining rows of other windows into one file
+        each."""
         delay_files = store.delay_files
-        await complete_windows(store, windows)  # most of them, while flushes go on
+        await complete_windows(store, windows)  # most of them, while flushes continue
         live_windows = [window for window in windows if delay_files.pending(window)]
         numbers = {window: delay_files.next_number(window) for window in live_windows}
         paths = {window: store.path / CatalogFile.name_of(window, number) for window, number in numbers.items()}
@@ -254,9 +255,9 @@ class TieringWorker:
     # --- joining --------------------------------------------------------------------------------------------------
 
     async def _join(self, store: ShardStore, windows: Sequence[int], *, crowded: bool = False) -> bool:
-        """Make many files of the first of the windows that has some few; False if none has.
+        """Merge many files of the first window that has them into few; False if none has.
 
-        Dropped messages stay in the new file, so their keys in the store stay right, and an import has all its ids.
+        Dropped messages stay in the new file, so their keys in the store stay right, and an import keeps all its ids.
         """
         for window in windows:
             files = await in_thread(_with_sizes, store.path, list(store.delay_files.of(window)))
@@ -296,7 +297,7 @@ class TieringWorker:
         self._counts.joined += 1
         self._tell(f"joined {len(old_paths)} files, with", [window], sum(file.about.rows for file in done))
 
-    # --- what these have in common --------------------------------------------------------------------------------
+    # --- common parts ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _watch(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Journal]:
@@ -308,7 +309,7 @@ class TieringWorker:
 
     @asynccontextmanager
     async def _dropped_keys(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Path]:
-        """A file with the keys of the windows that are dropped by now, for as long as it is needed."""
+        """A temporary file with the currently dropped keys of the windows."""
         path = store.path / FOLDER / f"work-{secrets.token_hex(4)}.dropped"
         try:
             with translate_errors(path):
@@ -337,12 +338,12 @@ class TieringWorker:
 
 
 def _files_of(answers: Sequence[Any], numbers: dict[int, int]) -> list[CatalogFile]:
-    """The files that a process wrote, under these numbers of their windows."""
+    """The files that a child process wrote, with these numbers in their windows."""
     return [CatalogFile(about, numbers[about.window]) for about in abouts_of(answers) if about is not None]
 
 
 def _with_sizes(folder: Path, files: Sequence[CatalogFile]) -> list[tuple[int, CatalogFile]]:
-    """Files with how many bytes they have. Blocks. Raises DamagedFile."""
+    """Files with their sizes in bytes. Blocks. Raises DamagedFile."""
     sizes: list[tuple[int, CatalogFile]] = []
     for file in files:
         path = folder / file.name
@@ -371,6 +372,6 @@ async def _present_keys(
 
 
 def _compact(store: ShardStore, windows: Collection[int]) -> None:
-    """Give back the space of rows that are in files now. Blocks."""
+    """Free the space of rows that are now in files. Blocks."""
     for start, end in runs_of(windows):
         store.compact(*bounds(ROW, start, end))

@@ -1,4 +1,4 @@
-"""Which windows of a shard are sealed into delay files, rewritten, joined, and loaded, and when."""
+"""Decides which windows of a shard are sealed into delay files, rewritten, joined or loaded, and when."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from duemq.storage.delay_files.catalog import CatalogFile, DelayFileCatalog
 
 _MAX_WINDOWS = 64
 _MAX_ROWS = 2_000_000  # about ten seconds of sealing
-_JOIN_TOGETHER = 64  # files that are open at a time, each with a row group of up to 4 MiB
-_JOIN_BYTES = 64 << 20  # of files that become one
+_JOIN_TOGETHER = 64  # files open at a time, each with a row group of up to 4 MiB
+_JOIN_BYTES = 64 << 20  # of files joined into one
 _SMALL_BYTES = 1 << 20
-_GROWN = 1.01  # a window that has so many times the messages it had still grows
+_GROWN = 1.01  # a window grows while its messages increase by at least this factor
 
 
 @dataclass(frozen=True, slots=True)
 class TieringPolicy:
-    """What is sealed, and when it comes back.
+    """When windows are sealed, and when they are loaded.
 
     `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
-    sealed. `ahead_ms`: how long before its start a window is loaded. `settle_ms`: how long hardly any messages have to
-    have come for a window before it is sealed. `rewrite_share`: the share of cancelled and moved messages in the files
-    of a window from which on these are rewritten, unless they are fewer than `rewrite_rows`. `join_files`: how many
-    small files of a window are joined, `join_ms`: how long no file has to have come for it before. `merge_files`: if a
-    window has more files, some are joined before it is loaded or rewritten.
+    sealed. `ahead_ms`: how long before its start a window is loaded. `settle_ms`: how long a window must get hardly any
+    messages before it is sealed. `rewrite_share`: the files of a window are rewritten from this share of cancelled and
+    moved messages on, unless they are fewer than `rewrite_rows`. `join_files`: how many small files of a window are
+    joined, `join_ms`: how long it must get no new file before that. `merge_files`: if a window has more files, some are
+    joined before it is loaded or rewritten.
     """
 
     rows: int = 5_000
@@ -40,28 +40,28 @@ class TieringPolicy:
     merge_files: int = 512
 
     def worth_it(self, delay_files: DelayFileCatalog, totals: Mapping[int, int], now: int) -> dict[int, int]:
-        """The far windows with messages enough out of files, and how many. `totals`: pending per window."""
+        """The far windows with enough messages outside of files, and their number. `totals`: pending per window."""
         nearest, least, pending, loading = self._nearest(now), self.rows, delay_files.pending, delay_files.loading
         return {
             window: count - file_rows
             for window, count in totals.items()
-            # A small file beside a large one would cost each look-up in the window.
+            # A small file next to a large one would slow down each lookup in the window.
             if count >= least
             and window >= nearest
             and count - (file_rows := pending(window)) >= max(least, file_rows // 4)
-            # Where an earlier load was cut short, rows may be in both places (and the clock went back since).
+            # After an interrupted load, rows may be in both places (if the clock went back since).
             and window not in loading
         }
 
     def to_load(self, delay_files: DelayFileCatalog, now: int) -> list[int]:
-        """The earliest windows that near, as many as are loaded together."""
+        """The earliest near windows, as many as are loaded together."""
         if delay_files.first is None or delay_files.first - self.ahead_ms > now:
             return []
         near = [window for window in delay_files.windows() if window - self.ahead_ms <= now]
         return _together(near, delay_files.pending)
 
     def to_rewrite(self, delay_files: DelayFileCatalog, now: int) -> list[int]:
-        """Windows whose files hold little that is pending: those with nothing left, or others."""
+        """Windows whose files have few pending messages: either those without any, or others."""
         nearest = self._nearest(now)
         dead = [
             window
@@ -77,7 +77,7 @@ class TieringPolicy:
         )
 
     def worth_joining(self, delay_files: DelayFileCatalog, now: int) -> dict[int, int]:
-        """The far windows with many files, and how many."""
+        """The far windows with many files, and their number."""
         nearest = self._nearest(now)
         return {
             window: count
@@ -90,8 +90,9 @@ class TieringPolicy:
         return [window for window in windows if len(delay_files.of(window)) > self.merge_files]
 
     def joins(self, files: Sequence[tuple[int, CatalogFile]], *, crowded: bool) -> list[list[CatalogFile]]:
-        """Which of a window's files, each with its size (bytes), become one: small ones, and larger ones only together
-        with as much again, so that a message is written few times. In a crowded window, as many as are too many."""
+        """Which of a window's files, given with sizes (bytes), to join: small ones, and larger ones only with at least
+        as many bytes again, so that a message is rewritten few times. In a crowded window, all files above the
+        limit."""
         ascending = sorted(files, key=itemgetter(0))
         small: list[CatalogFile] = []
         if crowded:
@@ -114,15 +115,16 @@ class TieringPolicy:
 
 
 class SettleTracker:
-    """Finds the windows that do not grow any more."""
+    """Finds windows that have stopped growing."""
 
     def __init__(self, settle_ms: int) -> None:
         self._settle_ms = settle_ms
-        # By window: how many messages are growth, and since when they were fewer.
+        # By window: the message count that means growth, and since when it was not reached.
         self._thresholds: dict[int, tuple[float, int]] = {}
 
     def among(self, counts: Mapping[int, int], now: int) -> list[int]:
-        """Those of the windows with so many messages that do not grow: the earliest, as many as are sealed together."""
+        """The windows, given with message counts, that have stopped growing: the earliest, as many as are sealed
+        together."""
         before = self._thresholds
         self._thresholds = {
             window: threshold
@@ -136,12 +138,12 @@ class SettleTracker:
         )
 
     def forget(self, window: int) -> None:
-        """Watch a window afresh, for it has grown."""
+        """Watch a window from the start again, because it has grown."""
         self._thresholds.pop(window, None)
 
 
 def _together(windows: Iterable[int], rows_of: Callable[[int], int]) -> list[int]:
-    """The first windows, up to a number of windows and of rows that one run can do, but one at least."""
+    """The first windows, as many (in windows and rows) as one run can do, but at least one."""
     chosen: list[int] = []
     rows = 0
     for window in windows:
@@ -153,7 +155,7 @@ def _together(windows: Iterable[int], rows_of: Callable[[int], int]) -> list[int
 
 
 def runs_of(windows: Iterable[int]) -> list[tuple[int, int]]:
-    """Neighbouring windows together: the start of the first and the end of the last one (ms)."""
+    """Merge adjacent windows: the start of the first and the end of the last one (ms)."""
     runs: list[tuple[int, int]] = []
     for window in sorted(windows):
         if runs and runs[-1][1] == window:

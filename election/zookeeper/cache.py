@@ -1,7 +1,7 @@
 """A copy of some folders of ZooKeeper, kept current by watches.
 
-A read sets the watch that tells of the next change, so nothing is missed between the two. Answers come in the order of
-the calls, reads and writes alike, and each is put in at once: a read never hides a later write of our own.
+A read sets the watch for the next change, so nothing is missed between the two. Answers arrive in the order of the
+calls, reads and writes alike, and each is applied at once, so a read never hides a later write of our own.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _RETRY_S = 0.5  # at most
 class Mirror:
     """`folders`: paths whose children are copied. `on_change` is called after each change of the copy.
 
-    Whoever owns the session tells it of states and touched paths, and runs `run`.
+    The session's owner reports states and touched paths to it, and runs `run`.
     """
 
     def __init__(self, session: Session, folders: Sequence[str], on_change: Callable[[], None]) -> None:
-        self.current = asyncio.Event()  # set while the copy follows: everything was read since the last connection
+        self.current = asyncio.Event()  # set while the copy is current: everything was read since the last connection
         self._session, self._on_change = session, on_change
         self._folders: dict[str, dict[str, Znode]] = {folder: {} for folder in folders}
         self._touched_paths: set[str] = set()
         self._connections = 0
-        # The session logs that ZooKeeper is away. Pauses are short, for no shard is claimed until this is current.
+        # The session logs that ZooKeeper is out of reach. Pauses are short, because no shard is claimed before this is
+        # current.
         self._loop = Loop("zookeeper mirror", self._turn, ends_on=(Exception,), longest_s=_RETRY_S, level=logging.DEBUG)
 
     def folder(self, path: str) -> Mapping[str, Znode]:
@@ -38,7 +39,7 @@ class Mirror:
         return self._folders[path]
 
     def touch(self, path: str) -> None:
-        """Read a path again that may have changed."""
+        """Read again a path that may have changed."""
         self._touched_paths.add(path)
         self._loop.wake()
 
@@ -50,7 +51,7 @@ class Mirror:
         return {path for folder, nodes in self._folders.items() for path in (folder, *(f"{folder}/{n}" for n in nodes))}
 
     def put(self, path: str, znode: Znode | None) -> None:
-        """What a write of our own, or a read, brought. None: it is gone."""
+        """Store the result of a read, or of our own write. None: the node is gone."""
         folder, _, name = path.rpartition("/")
         if znode is None:
             self._folders[folder].pop(name, None)
@@ -73,7 +74,7 @@ class Mirror:
         await self._loop.run()
 
     async def _turn(self) -> float:
-        # Watches tell of everything; to read all now and then is for the fault nobody thought of.
+        # Watches report every change; reading all from time to time protects against unknown faults.
         connections, paths = self._connections, self._touched_paths or self._all_paths()
         self._touched_paths = set()
         outcomes = await asyncio.gather(*(self._read(path) for path in paths), return_exceptions=True)

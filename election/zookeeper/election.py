@@ -1,10 +1,10 @@
-"""The election through ZooKeeper: what should be (the allocation) is compared with what is (the locks) at every change.
+"""The election through ZooKeeper: at every change, it compares the allocation with the locks.
 
     free, given to this node          ──▶ claim it                    owned
     held, and still given to it       ──▶                             owned
-    held, but given to another now    ──▶ not owned from this moment; released when the master says it has finished
+    held, but given to another now    ──▶ not owned from now on; released when the master has finished
 
-Nothing is remembered about writes under way. One whose answer got lost is seen in the next look, done or not.
+Pending writes are not tracked. If an answer is lost, the next pass sees whether the write was done.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _LEAVE_S = 2.0
 
 
 class ZooKeeperElection:
-    """One node's part. `registry` is open, and stays so: it is the caller's, and may serve others too.
+    """One node's part. `registry` is open and stays open: it belongs to the caller, who may share it.
 
-    `shards`: of the cluster. `host`, `link_port`: where to listen for the links of the others, who are told the host of
-    `me.url` (port 0 = any; host empty = no links: deaths are noticed when sessions expire). Links are for nodes alone,
-    so `host` is the address that a node's HTTP is bound to.
+    `shards`: of the cluster. `host`, `link_port`: where to listen for the links of other nodes, which get the host of
+    `me.url` (port 0 = any; host empty = no links: deaths are noticed when sessions expire). Only nodes use links, so
+    `host` is the bind address of a node's HTTP server.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class ZooKeeperElection:
         self._changes = ChangeSignal()
         self._last_view: object = None
         self._owned_shards: frozenset[int] = frozenset()
-        self._shown_shards: frozenset[int] = frozenset()  # of what is held: what a caller was told it owns
-        self._released_shards: frozenset[int] = frozenset()  # of what is held: what the master has finished with
+        self._shown_shards: frozenset[int] = frozenset()  # held shards that a caller was told it owns
+        self._released_shards: frozenset[int] = frozenset()  # held shards that the master has finished with
 
     async def join(self) -> None:
-        """Raises Unavailable without ZooKeeper, BadConfig where another live process has the same name."""
+        """Raises Unavailable without ZooKeeper, BadConfig if another live process has the same name."""
         if self._task is not None:
             return
         if self._registry.is_paused():
@@ -91,7 +91,7 @@ class ZooKeeperElection:
         return self._registry.is_paused()
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
-        """Raises what ended the election, if something did."""
+        """Raises the error that ended the election, if any."""
         has_changed = await self._changes.wait(timeout_s)
         if self._task is not None and self._task.done():
             self._task.result()
@@ -100,13 +100,14 @@ class ZooKeeperElection:
         return has_changed
 
     async def release(self, shard: int) -> None:
-        """Callers may say it of any shard they are not master of, at any time: it counts for those held, not owned."""
+        """May be called at any time for any shard that the caller is not master of; it only affects held shards that
+        are not owned."""
         if shard not in self._released_shards and shard in self._locked_shards() - self._owned_shards:
             self._released_shards |= {shard}
             self._loop.wake()
 
     async def report(self, health: NodeHealth) -> None:
-        """Publish the health soon; while ZooKeeper is out of reach, after that."""
+        """Publish the health soon, or once ZooKeeper is back."""
         self._me = replace(self._me, health=health)
         self._loop.wake()
 
@@ -120,7 +121,7 @@ class ZooKeeperElection:
         return self._registry.is_drain_requested(self._me.name)
 
     async def leave(self) -> None:
-        """Bounded. Without its node in `nodes`, all this one holds is free at once."""
+        """Bounded. Without its node in `nodes`, all that this process holds is free at once."""
         if self._task is None:
             return
         self._registry.unlisten(self._look)
@@ -135,7 +136,7 @@ class ZooKeeperElection:
         self._look()
 
     async def _turn(self) -> float:
-        """Bring what is closer to what should be, at every change."""
+        """Move the locks towards the allocation, at every change."""
         if not self._registry.is_paused():
             me = self._own_registration()
             if me is None or me.session != self._registry.session.id:
@@ -146,13 +147,13 @@ class ZooKeeperElection:
         return _LOOK_S
 
     async def _settle(self) -> None:
-        """Claim what is due to this node and free, release what it has finished with."""
+        """Claim free shards that are allocated to this node; release those it has finished with."""
         me = self._own_registration()
         if me is None:
             return
         locked_shards, allocated_shards = self._locked_shards(), self._allocated_shards()
         busy_shards = frozenset(shard for shard, lock in self._registry.locks.items() if self._registry.is_held(lock))
-        # What was never shown as owned has no master that could finish.
+        # A shard that was never shown as owned has no master that could finish.
         finished_shards = (locked_shards - allocated_shards) & (
             self._released_shards | (locked_shards - self._shown_shards)
         )
@@ -167,7 +168,7 @@ class ZooKeeperElection:
         lock: Lock | None = self._registry.locks.get(shard)
         znode = await (session.create(path, data) if lock is None else session.write(path, data, lock.version))
         if znode is None:
-            self._registry.mirror.touch(path)  # somebody was quicker
+            self._registry.mirror.touch(path)  # another node was faster
             return
         verb = "released" if data == NO_HOLDER else "claimed"
         log.info("shard %d is %s", shard, verb, extra={"action": verb, "shard": shard})
@@ -198,7 +199,7 @@ class ZooKeeperElection:
                 self._registry.mirror.put(self._path, None)
 
     async def _replace_predecessor(self) -> None:
-        """Remove what an earlier process of this name, or an earlier session of this one, left behind.
+        """Remove the node of an earlier process with this name, or of an earlier session of this process.
 
         Raises BadConfig if that process lives.
         """
@@ -223,10 +224,10 @@ class ZooKeeperElection:
                     "choose another node.name"
                 )
             else:
-                await asyncio.sleep(_RETRY_S)  # its session may be running out
+                await asyncio.sleep(_RETRY_S)  # its session may be expiring
 
     async def _find(self) -> Registration | None:
-        """This node's entry, read afresh. One that cannot be understood is removed."""
+        """This node's entry, read again. An unreadable entry is removed."""
         while (znode := await self._registry.session.read(self._path)) is not None:
             if (registration := decode_member(self._me.name, znode)) is not None:
                 return registration
@@ -234,7 +235,7 @@ class ZooKeeperElection:
         return None
 
     def _own_registration(self) -> Registration | None:
-        """This process as it stands in ZooKeeper."""
+        """This process's registration in ZooKeeper."""
         registration = self._registry.registrations.get(self._me.name)
         return registration if registration is not None and registration.instance == self._instance else None
 
@@ -250,7 +251,7 @@ class ZooKeeperElection:
         return frozenset(shard for shard, name in table.items() if name == self._me.name)
 
     def _look(self) -> None:
-        """Something may have changed. What is not owned any more is so at once, whatever is under way."""
+        """Something may have changed. Shards that are no longer owned are given up at once, even during a pass."""
         if self._task is not None:
             locked_shards = self._locked_shards()
             self._owned_shards = locked_shards & self._allocated_shards()
@@ -272,7 +273,7 @@ class ZooKeeperElection:
         ]
 
     async def _on_dead(self, peer: Peer) -> None:
-        with suppress(DuemqError):  # asked again while its entry is there
+        with suppress(DuemqError):  # called again while its entry exists
             await self._registry.bury(peer.name, peer.born)
 
     async def _close_link(self) -> None:

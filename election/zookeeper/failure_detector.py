@@ -1,11 +1,11 @@
-"""Nodes keep a connection to one another, because the kernel closes it the moment a process dies.
+"""Nodes keep connections to each other, because the kernel closes them the moment a process dies.
 
-    connection to a peer ends ──▶ connect once more ──▶ refused, or somebody else answers ──▶ it is dead: bury it
+    connection to a peer ends ──▶ connect once more ──▶ refused, or another process answers ──▶ it is dead: bury it
                                                    ├──▶ the peer answers ──▶ only the connection broke
-                                                   └──▶ silence ──▶ proves nothing: its session will tell
+                                                   └──▶ silence ──▶ proves nothing: its session decides
 
-Only a peer that was met under its address before can be declared dead, so a wrong address accuses nobody. A false
-accusation costs a moment and never correctness: the bus fences the old master of a shard.
+Only a peer that answered at its address before can be declared dead, so a wrong address has no victim. A false verdict
+costs a moment and never correctness: the bus fences the old master of a shard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 1.0
 _GREETING_LIMIT = 512
-_MAX_CALLERS = 1024  # many times the nodes of a cluster: whoever else connects must not use up the descriptors
+_MAX_CALLERS = 1024  # many times the nodes of a cluster: other clients must not use up the descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,19 @@ class Peer:
 
 
 class Talk(Enum):
-    """How a connection to a peer went."""
+    """The outcome of a connection to a peer."""
 
     ENDED = auto()  # the peer answered, and the connection ended later
     BROKEN = auto()  # it was accepted, and ended before an answer
-    SILENT = auto()  # no answer in time, or no way to it
-    REFUSED = auto()  # nobody listens there
+    SILENT = auto()  # no answer in time, or unreachable
+    REFUSED = auto()  # no process listens there
     STRANGER = auto()  # another process answered
 
 
 class Link:
-    """This node's end of the links: it listens for all, and follows those it is told to.
+    """This node's end of the links: it listens for all peers, and follows the given ones.
 
-    `on_dead` is awaited for a peer whose process is gone, again and again until it is no longer among the followed.
+    `on_dead` is awaited for a peer whose process is gone, repeatedly until the peer is no longer followed.
     """
 
     def __init__(self, name: str, instance: str, on_dead: Callable[[Peer], Awaitable[None]]) -> None:
@@ -64,7 +64,7 @@ class Link:
         self._following: dict[Peer, asyncio.Task[None]] = {}
 
     async def open(self, host: str, port: int) -> int:
-        """Listen there, and nowhere else; port 0 = any; returns the port. Raises BadConfig."""
+        """Listen only there; port 0 = any; return the port. Raises BadConfig."""
         try:
             self._server = await asyncio.get_running_loop().create_server(lambda: _Greeter(self), host, port)
         except OSError as error:
@@ -99,7 +99,7 @@ class Link:
             nonlocal met, warned, pause_s
             started = clock()
             talk = await talk_to(peer)
-            # At once after the end of a connection, so that a death is noticed at once; slower while it goes on badly.
+            # At once after a connection ends, so that a death is noticed at once; slower after failures.
             lasted = talk is Talk.ENDED and clock() - started > _LAST_PAUSE_S
             pause_s = 0.0 if lasted else min(max(2 * pause_s, _FIRST_PAUSE_S), _LAST_PAUSE_S)
             if talk is Talk.ENDED:
@@ -118,15 +118,15 @@ class Link:
 
 
 class _Greeter(asyncio.Protocol):
-    """Says who it is, and then nothing: what counts is that the connection lives."""
+    """Sends its greeting and then nothing: only the open connection matters."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         if len(self._link.callers) >= _MAX_CALLERS:
-            transport.abort()  # to a peer that is a connection that broke: it tries again
+            transport.abort()  # a peer sees a broken connection and tries again
             return
         _keep_alive(transport)
         self._link.callers.add(transport)
@@ -137,7 +137,7 @@ class _Greeter(asyncio.Protocol):
 
 
 async def talk_to(peer: Peer, stay: bool = True) -> Talk:
-    """Connect, hear who answers, and `stay` until the connection ends."""
+    """Connect, read the greeting, and `stay` until the connection ends."""
     host, _, port = peer.address.rpartition(":")
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -158,7 +158,7 @@ async def talk_to(peer: Peer, stay: bool = True) -> Talk:
             return Talk.STRANGER
         with suppress(OSError):
             while stay and await reader.read(_GREETING_LIMIT):
-                pass  # a peer says no more than that; whoever does is not kept in memory
+                pass  # a peer sends no more; further data is not kept in memory
         return Talk.ENDED
     except TimeoutError:
         return Talk.SILENT

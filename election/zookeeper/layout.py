@@ -1,14 +1,14 @@
-"""What duemq keeps in ZooKeeper, under `CHROOT/CLUSTER`. All of it is JSON, for whoever looks with another tool.
+"""duemq's data in ZooKeeper, under `CHROOT/CLUSTER`. All of it is JSON, readable with any tool.
 
     meta           cluster, shards, secret, prefix, topics, format   made once, topics at the first start
-    nodes/NAME     a member                          ephemeral: gone with its session, or deleted by who saw it die
+    nodes/NAME     a member                          ephemeral: gone with its session, or deleted by a peer at its death
     locks/SHARD    the holder, or nothing            persistent
-    drain/NAME     a wish of an operator             persistent: it outlives restarts of the node
+    drain/NAME     an operator's drain request       persistent: it outlives restarts of the node
 
-A lock names its holder and the transaction in which the holder's node under `nodes` was born. It is held while that
-very node is there. So one deletion frees all that a dead node held, and a node that was declared dead by mistake and
-comes back has another birth: what it held before is not its own any more. Locks are never deleted: they are written
-against their version, which only grows, so a late claim or release fails instead of hitting the next holder.
+A lock names its holder and the transaction that created the holder's node under `nodes`. It is held while that node
+exists. So one deletion frees all locks of a dead node, and a node that was declared dead by mistake returns with
+another transaction and no longer holds its old locks. Locks are never deleted: a write names their version, which only
+grows, so a late claim or release fails instead of hitting the next holder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duemq.model.errors import Fatal
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.model.topics.topic_names import OWN
 
-# A cluster with a prefix has the second one: an older duemq would take the topics of another cluster for its own.
+# A cluster with a prefix has the second format: an older duemq would use the topics of another cluster.
 FORMAT, WITH_PREFIX = 1, 2
 
 
@@ -62,7 +62,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A member as it stands in ZooKeeper. `instance`: random, one for each process that took part."""
+    """A member in ZooKeeper. `instance`: random, one per process."""
 
     member: Member
     instance: str
@@ -73,7 +73,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """`holder` and `born` are empty and 0 when nobody took it."""
+    """`holder` and `born` are empty and 0 if it was never held."""
 
     holder: str
     born: int
@@ -137,7 +137,7 @@ def decode_member(name: str, znode: Znode) -> Registration | None:
             fields["link"],
             fields["rack"],
             None if fields["holds"] is None else frozenset(fields["holds"]),
-            # A node of an older version says nothing of the last ones.
+            # A node of an older version leaves out the last ones.
             NodeHealth(
                 NodeState(fields["state"]),
                 fields["reason"],
@@ -161,7 +161,7 @@ NO_HOLDER = encode_lock("", 0)
 
 
 def decode_lock(znode: Znode) -> Lock:
-    """One that cannot be understood is free."""
+    """An unreadable lock is free."""
     try:
         fields = orjson.loads(znode.data)
         return Lock(str(fields["holder"]), int(fields["born"]), znode.version)

@@ -21,11 +21,11 @@ class ZooKeeperOptions:
     """Times in seconds.
 
     `hosts`: HOST:PORT, with commas. `chroot`: the folder in ZooKeeper under which clusters lie.
-    `session_timeout_s`: after it a silent node is out (the server has bounds of its own, 2 and 20 of its ticks).
-    `connect_timeout_s`: how long the start waits for the first connection.
-    `user`, `password`: digest credentials. `acl`: who may use what duemq makes, "open" = everybody, "creator" = `user`.
-    `tls`: speak TLS; `ca_file`, `cert_file`, `key_file` are PEM files, `verify_host` compares the server's name with
-    its certificate. Raises BadConfig.
+    `session_timeout_s`: after it a silent node is out (the server allows 2 to 20 of its ticks). `connect_timeout_s`:
+    how long the start waits for the first connection.
+    `user`, `password`: digest credentials. `acl`: who may access duemq's nodes, "open" = every client, "creator" =
+    `user`. `tls`: use TLS; `ca_file`, `cert_file`, `key_file` are PEM files; `verify_host` checks the server's name
+    against its certificate. Raises BadConfig.
     """
 
     hosts: str = "127.0.0.1:2181"
@@ -64,7 +64,7 @@ class ZooKeeperOptions:
         if files and not self.tls:
             setting, _ = next(files.named())
             raise BadConfig(f"{setting} is set, but zookeeper.tls is off: nothing would be encrypted")
-        files.load_into(strict(ssl.PROTOCOL_TLS_CLIENT))  # kazoo reads them for each connection: now is when to say so
+        files.load_into(strict(ssl.PROTOCOL_TLS_CLIENT))  # kazoo reads them per connection: report errors now
 
 
 def check_name(key: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What ZooKeeper knows of a cluster: its nodes, its masters and the wishes of its operators. For proxies and nodes."""
+"""A cluster in ZooKeeper: its nodes, masters and drain requests. For proxies and nodes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _BURIALS = 3
 class Registry:
     """Follows ZooKeeper while open. All calls are made in one event loop.
 
-    `cluster`: the folder under the chroot. Calls raise Unavailable while ZooKeeper is out of reach; what is read
-    without waiting is what was known last, and nothing after the session was lost.
+    `cluster`: the folder under the chroot. Calls raise Unavailable while ZooKeeper is out of reach; reads that do not
+    wait return the last known state, and nothing after the session was lost.
     """
 
     def __init__(self, options: ZooKeeperOptions, cluster: str = "duemq") -> None:
@@ -78,11 +78,11 @@ class Registry:
         await self.session.close()
 
     def is_paused(self) -> bool:
-        """Whether ZooKeeper is out of reach, or back but not read again yet."""
+        """Whether ZooKeeper is out of reach, or back but not yet read again."""
         return not self.mirror.current.is_set()
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
-        """Wait as `Election.wait_for_change` does. Raises what ended the following, if something did."""
+        """Wait as `Election.wait_for_change` does. Raises the error that ended the following, if any."""
         has_changed = await self._changes.wait(timeout_s)
         if self.failure is not None:
             raise self.failure
@@ -96,27 +96,27 @@ class Registry:
         self._listeners.remove(listener)
 
     def members(self) -> Sequence[Member]:
-        """The live nodes, by name. Those an operator wants drained are draining, whether they know it yet or not."""
+        """The live nodes, by name. A node with a drain request is draining, even before it knows."""
         return [self._with_wish(self.registrations[name].member) for name in sorted(self.registrations)]
 
     def masters(self) -> Mapping[int, str]:
         return {shard: lock.holder for shard, lock in sorted(self.locks.items()) if self.is_held(lock)}
 
     def is_held(self, lock: Lock) -> bool:
-        """Whether its holder lives."""
+        """Whether its holder is alive."""
         holder = self.registrations.get(lock.holder)
         return holder is not None and holder.born == lock.born
 
     def is_drain_requested(self, name: str) -> bool:
-        """Whether an operator wants the node drained."""
+        """Whether an operator asked to drain the node."""
         return name in self.mirror.folder(self.layout.drain)
 
     async def identity(
         self, shards: int | None = None, make_secret: Callable[[], bytes] | None = None
     ) -> ClusterIdentity:
-        """What the cluster shares: made by the first who gives `shards`, the same for all who come later.
+        """The cluster's identity: created by the first caller with `shards`, the same for all later ones.
 
-        Raises Unavailable where nobody made it and `shards` is None, BadConfig where it has another number of shards.
+        Raises Unavailable if it does not exist and `shards` is None, BadConfig if it has another number of shards.
         """
         async with _limit_time():
             while (znode := await self.session.read(self.layout.meta)) is None:
@@ -148,7 +148,7 @@ class Registry:
                     return ids
 
     async def drain(self, name: str) -> None:
-        """Ask a node to hand over what it is master of. Idempotent. Raises Rejected `unknown_node`."""
+        """Ask a node to hand over its shards. Idempotent. Raises Rejected `unknown_node`."""
         async with _limit_time():
             await self._must_know(name)
             if await self.session.create(self.layout.wish(name), b"{}"):
@@ -164,12 +164,12 @@ class Registry:
             self.mirror.touch(self.layout.wish(name))
 
     async def bury(self, name: str, born: int) -> None:
-        """Delete the node that was born then: its process is dead, and what it held is free at once.
+        """Delete the node with this birth: its process is dead, and its locks are free at once.
 
-        Said of a living one by mistake, it does no harm: that one registers anew.
+        If the process is alive after all, it simply registers again.
         """
         path = self.layout.node(name)
-        for _ in range(_BURIALS):  # a last word of the dead may have arrived in between
+        for _ in range(_BURIALS):  # a last write of the dead process may have arrived in between
             znode = await self.session.read(path)
             if znode is None or znode.born != born:
                 return
@@ -216,7 +216,7 @@ class Registry:
 
 @asynccontextmanager
 async def _limit_time() -> AsyncIterator[None]:
-    """People are answered in time: what ZooKeeper does not do by then may still happen, and can be asked for again."""
+    """Bounds the wait of people: what ZooKeeper has not done by then may still happen, and can be repeated."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             yield

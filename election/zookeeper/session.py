@@ -1,7 +1,7 @@
-"""A ZooKeeper session for asyncio: kazoo in its own threads, and nothing of kazoo above this file.
+"""A ZooKeeper session for asyncio: kazoo runs in its own threads and stays within this file.
 
-Every write here is conditional, on a version or on there being no such node yet. So a write whose answer got lost, and
-which the server applies later or never, can be tried again after another look: it cannot undo what came in between.
+Every write is conditional on a version, or on the node not existing yet. So a write whose answer is lost, and which the
+server applies later or never, can be retried after another read: it cannot undo what came in between.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CLOSE_S = 3.0
 
 
 class SessionState(StrEnum):
-    """The states of a session, by the names kazoo gives them."""
+    """The states of a session, with kazoo's names."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may live on
@@ -45,7 +45,7 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """`born`: the transaction that made it, so no two nodes share one. `session`: whose ephemeral node it is, or 0."""
+    """`born`: the transaction that created it, so no two nodes share one. `session`: of an ephemeral node, else 0."""
 
     data: bytes
     version: int
@@ -123,12 +123,12 @@ class Session:
         closed = asyncio.Event()
 
         def close() -> None:
-            with suppress(Exception):  # kazoo complains of a connection that did not end in time: so do we, below
+            with suppress(Exception):  # kazoo complains about a connection that did not end in time; so do we, below
                 self._client.stop()
                 self._client.close()
             self._to_loop(closed.set)
 
-        # A daemon, not one of the loop's own threads: those are waited for at the end, however long they take.
+        # A daemon thread, because the loop waits for its own threads at the end, however long they take.
         closer = threading.Thread(target=close, name="zookeeper-close", daemon=True)
         closer.start()
         try:
@@ -160,7 +160,7 @@ class Session:
         return names
 
     async def create(self, path: str, data: bytes, ephemeral: bool = False) -> Znode | None:
-        """Make a node; None if there is one already."""
+        """Create a node; None if it exists."""
         try:
             _, stat = await self._call(self._client.create_async, path, data, ephemeral=ephemeral, include_data=True)
         except NodeExistsError:
@@ -183,7 +183,7 @@ class Session:
         return True
 
     async def ensure(self, path: str) -> None:
-        """Make it and what is above it, where missing."""
+        """Create it and its parents, if missing."""
         await self._call(self._client.ensure_path_async, path)
 
     async def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ class Session:
             raise
         except (NoAuthError, AuthFailedError) as error:
             raise BadConfig(
-                f"ZooKeeper refuses user {self._options.user or 'nobody'} at {args[0]}: look at zookeeper.user, "
+                f"ZooKeeper refuses user {self._options.user or 'nobody'} at {args[0]}: check zookeeper.user, "
                 "zookeeper.password, zookeeper.acl and who made that path"
             ) from error
         except KazooException as error:
@@ -216,12 +216,12 @@ class Session:
         self._tell_state(state)
 
     def _on_touched(self, event: Any) -> None:
-        if event.path:  # without one it tells of the session, which `_on_state` does
+        if event.path:  # without a path it is about the session, which `_on_state` handles
             self._to_loop(self._tell_touched, event.path)
 
     def _to_loop(self, call: Callable[..., object], *args: object) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed, so no listener is left
             self._loop.call_soon_threadsafe(call, *args)
 
 

@@ -1,6 +1,6 @@
 """API keys and what they allow. A key is `duemq_<id>_<secret>_<crc>`; only the SHA-256 of it is ever stored.
 
-The checksum lets a mistyped or cut key be told from a wrong one without a look-up, and scanners of leaked secrets find
+The checksum tells a mistyped or truncated key from a wrong one without a lookup, and lets secret scanners find leaked
 keys without false alarms.
 """
 
@@ -46,13 +46,13 @@ ROLES: Final[Mapping[str, tuple[Scope, ...]]] = {
     "operator": (Scope.SEND, Scope.READ, Scope.CANCEL, Scope.OPERATE),
     "admin": (Scope.ADMIN,),
 }
-"""What people are given together."""
+"""The scopes of each role."""
 
 
 class Grant(NamedTuple):
-    """What the caller of one request may do. `caller`: the id of a key, or `user:ID` of a person; empty for a key of
-    the settings, which is in `secret`, and where nobody has to present one. `topics`: patterns such as `orders.*`; none
-    = all topics. `rate`: messages and requests/s; 0 = any. `name`: of the key, or of the person."""
+    """What the caller of one request may do. `caller`: a key's id, or `user:ID` for a person; empty for a key from the
+    settings (which is in `secret`) and if no key is required. `topics`: patterns such as `orders.*`; none = all topics.
+    `rate`: messages and requests/s; 0 = any. `name`: the key's or the person's."""
 
     caller: str
     scopes: frozenset[Scope]
@@ -66,13 +66,12 @@ class Grant(NamedTuple):
 
     @property
     def by(self) -> str:
-        """Who it is, as messages tell of their changes (`model/callers/caller.py`); empty where nobody has to present a
-        key."""
+        """The caller as a message records it (`model/callers/caller.py`); empty if no key is required."""
         return f"key:{self.name}" if self.caller and not self.is_person else self.account
 
     @property
     def account(self) -> str:
-        """Who it is, as the trail tells: the id of a key, `user:ID (NAME)`, `settings`; else empty."""
+        """The caller as the trail records it: the id of a key, `user:ID (NAME)`, `settings`; else empty."""
         if self.is_person and self.name:
             return f"{self.caller} ({self.name})"
         return self.caller or (SETTINGS if self.secret else "")
@@ -83,7 +82,7 @@ class Grant(NamedTuple):
 
     @property
     def namespace(self) -> str:
-        """The caller whose names are apart from those of all others, for it may use some topics only; else empty."""
+        """The caller if it may use only some topics, and so has a name space to itself; else empty."""
         return self.caller if self.topics else ""
 
     def allows(self, scope: Scope) -> bool:
@@ -94,7 +93,7 @@ class Grant(NamedTuple):
         return not self.topics or topic_matcher(self.topics)(topic) is not None
 
     def covers_all(self, prefix: str) -> bool:
-        """Whether it covers all topics that begin so."""
+        """Whether it covers all topics with this prefix."""
         open_ended = tuple(pattern for pattern in self.topics if pattern.endswith("*"))
         return not self.topics or (bool(open_ended) and topic_matcher(open_ended)(prefix) is not None)
 
@@ -104,14 +103,14 @@ NOTHING: Final = Grant("", frozenset())
 
 
 class Secret(NamedTuple):
-    """One of a key's secrets: its SHA-256 (hex), and until when (epoch ms) it is good; None: as long as the key."""
+    """One of a key's secrets: its SHA-256 (hex), and when (epoch ms) it expires; None: with the key."""
 
     sha256: str
     until: int | None
 
 
 class ApiKey(NamedTuple):
-    """A key as it is stored. All times are epoch ms; `expires_at` and `revoked_at` None: never, not."""
+    """A stored key. All times are epoch ms; `expires_at` None: never; `revoked_at` None: not revoked."""
 
     id: str
     name: str
@@ -124,7 +123,7 @@ class ApiKey(NamedTuple):
     rate: int = 0
 
     def opened_by(self, presented: bytes, now: int) -> bool:
-        """Whether what a caller presents is this key, and the key is good now. Takes as long whatever it is."""
+        """Whether the caller presented this key, and it is active at `now`. Runs in constant time."""
         return self.is_opened_by(sha256(presented).hexdigest(), now)
 
     def is_opened_by(self, digest: str, now: int) -> bool:
@@ -133,7 +132,7 @@ class ApiKey(NamedTuple):
         return any(fits) and self.revoked_at is None and _is_before(now, self.expires_at)
 
     def end_of(self, digest: str) -> int | None:
-        """When its secret with this SHA-256 (hex) opens it no longer (epoch ms); None: no such time is known."""
+        """When the secret with this SHA-256 (hex) expires (epoch ms); None if unknown."""
         ends = (self.expires_at, *(secret.until for secret in self.secrets if secret.sha256 == digest))
         return min((end for end in ends if end is not None), default=None)
 
@@ -143,7 +142,7 @@ class ApiKey(NamedTuple):
         return "active" if _is_before(now, self.expires_at) else "expired"
 
     def ended_at(self, now: int) -> int:
-        """When a key ended (epoch ms) that is not active now."""
+        """When an inactive key ended (epoch ms)."""
         return min(end for end in (self.revoked_at, self.expires_at, now) if end is not None)
 
     def value(self) -> dict[str, Any]:
@@ -152,7 +151,7 @@ class ApiKey(NamedTuple):
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        """Scopes that a newer version knows are left out: nothing is allowed by them here."""
+        """Scopes from a newer version are left out: they allow nothing here."""
         known = frozenset(Scope)
         scopes = tuple(Scope(scope) for scope in value["scopes"] if scope in known)
         lists = {"scopes": scopes, "secrets": tuple(Secret(*secret) for secret in value["secrets"])}
@@ -175,7 +174,7 @@ def new_key(
     topics: Sequence[str] = (),
     rate: int = 0,
 ) -> tuple[ApiKey, str]:
-    """A new key and its text, which nobody can show again. Raises Rejected `bad_field`."""
+    """A new key and its text, which cannot be shown again. Raises Rejected `bad_field`."""
     if not _NAME.fullmatch(name):
         detail = f"a key's name has 1 to 100 letters, digits, blanks or . _ : @ -, not {shown(name)}"
         raise Rejected("bad_field", detail, "name")
@@ -191,7 +190,7 @@ def new_key(
 
 
 def check_topics(topics: Sequence[str], scopes: Sequence[Scope]) -> None:
-    """Whether these can be the topics of a key. Raises Rejected `bad_field`."""
+    """Check the topics of a key. Raises Rejected `bad_field`."""
     if len(topics) > MAX_TOPICS:
         raise Rejected("bad_field", f"a key names at most {MAX_TOPICS} topics or patterns, not {len(topics)}", "topics")
     for topic in topics:
@@ -213,8 +212,8 @@ def scopes_of(names: Sequence[str]) -> tuple[Scope, ...]:
 
 
 def rotated(key: ApiKey, now: int, overlap_ms: int) -> tuple[ApiKey, str]:
-    """The key with a new secret, and its new text. The old secret is good for `overlap_ms` more; one from an earlier
-    rotation is not. Raises Rejected `bad_field` and `bad_time`."""
+    """The key with a new secret, and its new text. The old secret stays valid for `overlap_ms`; secrets from earlier
+    rotations do not. Raises Rejected `bad_field` and `bad_time`."""
     if key.state(now) != "active":
         raise Rejected("bad_field", f"key {key.id} is {key.state(now)}: make a new one", "id")
     text, secret = _new_secret(key.id)
@@ -224,7 +223,7 @@ def rotated(key: ApiKey, now: int, overlap_ms: int) -> tuple[ApiKey, str]:
 
 
 def id_of(presented: bytes) -> str | None:
-    """The id of what may be a key; None for what is none, be it mistyped, cut or of another kind."""
+    """The id in a text that may be a key; None if it cannot be one: mistyped, truncated or something else."""
     match = _KEY.fullmatch(presented)
     if match is None or crc32(presented[:-9]) != int(match[3], 16):
         return None

@@ -1,7 +1,7 @@
-"""A session of the console. Its cookie has a random text; only the SHA-256 of it is ever stored, as of API keys.
+"""A session of the console. Its cookie has a random text; as with API keys, only its SHA-256 is stored.
 
-So a session ends for all processes when it is removed, and nobody who reads the log can make one: a signed cookie could
-not be taken back, and each process would have to know the secret that signs.
+Removing a session ends it for all processes, and reading the log is not enough to forge one. A signed cookie could not
+be revoked, and each process would need the signing secret.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ COOKIE_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class Session(NamedTuple):
-    """As it is stored. `origin`: its credential: `key:ID:SHA-256` of the text of a key, `settings:SHA-256` of a key
-    of the settings, or `user:ISSUER`; then `scopes`, `topics` and `name` are those of the person, else they are the
-    key's. Times are epoch ms."""
+    """A stored session. `origin`: its credential: `key:ID:SHA-256` of a key's text, `settings:SHA-256` of a key from
+    the settings, or `user:ISSUER`. `scopes`, `topics` and `name` are the person's for a user, else the key's. Times are
+    epoch ms."""
 
     sha256: str
     caller: str
@@ -37,7 +37,7 @@ class Session(NamedTuple):
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        """Scopes that a newer version knows are left out."""
+        """Scopes from a newer version are left out."""
         known = frozenset(Scope)
         scopes = tuple(Scope(scope) for scope in value["scopes"] if scope in known)
         return cls(**{**value, "scopes": scopes, "topics": tuple(value["topics"])})
@@ -61,5 +61,5 @@ def digest_of(text: str) -> str:
 
 
 def csrf_of(text: str) -> str:
-    """What a form has to bring that belongs to the session with this cookie: a page of another site cannot know it."""
+    """The CSRF token of forms for the session with this cookie: a page of another site cannot know it."""
     return sha256(b"csrf:" + text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Bodies with placeholders: by their content type it is known how values are escaped, so that none breaks out."""
+"""Bodies with placeholders. Their content type decides how values are escaped, so that no value can inject markup."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_body(body: str, content_type: str) -> None:
     kind = kind_of(content_type)
     if kind is None:
         raise ValueError(
-            "with placeholders it needs a content_type that says how values are escaped: one of JSON, XML, HTML or "
+            "with placeholders it needs a content_type that defines how values are escaped: JSON, XML, HTML or "
             f"application/x-www-form-urlencoded, or text/plain, which leaves them as they are; it is {content_type}"
         )
     if _CHARSET.search(content_type):

@@ -1,6 +1,6 @@
-"""Destinations beyond the log: where a relay hands on what is delivered into topics.
+"""Destinations beyond the log: systems that a relay sends the messages of topics to.
 
-A declaration has everything but secrets. Those are `Credentials`, an item of their own that is never shown.
+A declaration has everything but secrets. Those are `Credentials`, a separate item that is never shown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from duemq.model.topics.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
 from duemq.model.topics.topic_names import is_of_another
 
 OWN_TOPIC: Final = "destination."
-"""`destination.NAME` is the topic of messages that are for the destination NAME alone."""
+"""`destination.NAME` is the topic of messages for the destination NAME alone."""
 MAX_TOPICS: Final = 50
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECRET_BYTES: Final = 6 << 10
@@ -69,7 +69,7 @@ Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqO
 
 
 _Number = Annotated[int, Field(strict=True)]
-# Digits in quotes are no duration, as everywhere in the API.
+# As everywhere in the API, digits in quotes are not a duration.
 _Duration = Annotated[
     int, reader(lambda text: parse_duration(text, "it")),
     Field(strict=True, ge=0, examples=["30s"]), IN_MS,
@@ -89,9 +89,9 @@ _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class RetryRule(_Declared):
-    """When a message is tried again, and how often. `levels`: RocketMQ's, from 10 s to 2 h. `delays`: these, one after
-    another. `exponential`: `first`, and each time `factor` times as long, at most `most`. Fields of another
-    kind are refused, and not shown."""
+    """When a message is tried again, and how often. `levels`: RocketMQ's, from 10 s to 2 h. `delays`: these, in order.
+    `exponential`: `first`, then `factor` times as long each time, at most `most`. Fields of another kind are refused,
+    and not shown."""
 
     kind: Literal["levels", "delays", "exponential"] = "levels"
     retries: Annotated[_Number, Field(ge=0, le=100)] = 16
@@ -120,11 +120,11 @@ class RetryRule(_Declared):
 class Destination(_Declared):
     """A declaration. `rate`: messages/s, 0 = any. `concurrency`: messages in flight; 0 = what suits the system.
 
-    `topics`: what is delivered into these is handed on, besides what is for this destination alone (`own_topic`).
-    `ordered`: messages with the same key one after another, and a failing one holds up only its key.
-    `disabled`: why the other side wants no more (a sentence); empty where it does. `start_id`: another one each time
-    that its group was put at a start, so that records may come again that it has had. It begins with the `instance`
-    and a dot, unless a node of version 0.1.0 wrote it, and has the time (`began_at`).
+    `topics`: their messages are sent to it, too, like those of `own_topic`. `ordered`: messages with the same key go
+    one after another; a failing one holds up only its key.
+    `disabled`: why it is disabled (a sentence); else empty. `start_id`: changes each time its group is set to a start,
+    after which it may receive records again. It begins with the `instance` and a dot, unless a node of version 0.1.0
+    wrote it, and contains the time (`began_at`).
     """
 
     name: str
@@ -178,7 +178,7 @@ class Destination(_Declared):
     @model_validator(mode="before")
     @classmethod
     def _choose_options(cls, fields: Any) -> Any:
-        """Options are those of the URL's system, and no other's."""
+        """Options depend on the URL's system."""
         if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
             return fields
         system = _SYSTEMS.get(fields["url"].partition(":")[0])
@@ -212,19 +212,19 @@ class Destination(_Declared):
 
     @property
     def retry_topic(self) -> str:
-        """Where messages come back that it did not take."""
+        """The topic of messages that it did not take."""
         return retry_topic(self.group)
 
     @property
     def instance(self) -> str:
-        """Tells it from a removed one of the same name. Empty if a node of version 0.1.0 declared it."""
+        """Tells it apart from a removed destination of the same name. Empty if a node of version 0.1.0 declared it."""
         instance, dot, _ = self.start_id.partition(".")
         return instance if dot else ""
 
     @property
     def began_at(self) -> int | None:
-        """When its group was put at a start last, epoch ms: it may have skipped earlier deliveries. None if an earlier
-        version did that."""
+        """When its group was last set to a start, epoch ms: it may have skipped earlier deliveries. None if an earlier
+        version set it."""
         at, dash, _ = self.start_id.partition(".")[2].partition("-")
         return int(at, 16) if dash else None
 
@@ -240,9 +240,9 @@ class Destination(_Declared):
 class Credentials(_Declared):
     """What opens a destination. PEM texts for `ca`, `cert` and `key`.
 
-    `signing_secrets`: of Standard Webhooks, `whsec_…` (symmetric) or `whsk_…` (ed25519), at most two: the first signs,
-    and the second too while receivers learn the first. `headers`: those of HTTP that nobody may see.
-    `creds`: of NATS, the text of a `.creds` file, or the seed of a user's nkey.
+    `signing_secrets`: of Standard Webhooks, `whsec_…` (symmetric) or `whsk_…` (ed25519), at most two: the first signs;
+    the second signs too until receivers know the first. `headers`: secret HTTP headers. `creds`: for NATS, the text of
+    a `.creds` file, or the seed of a user's nkey.
     """
 
     username: str = ""
@@ -305,12 +305,12 @@ class Credentials(_Declared):
 
     @property
     def names(self) -> list[str]:
-        """Which of them are given."""
+        """The names of those that are given."""
         return sorted(self.value())
 
 
 def read_destination(fields: Mapping[str, Any]) -> Destination:
-    """Raises Rejected `bad_field` or `unknown_field`, which names the field and what it may be."""
+    """Raises Rejected `bad_field` or `unknown_field`, which names the field and its rule."""
     url, options = fields.get("url"), fields.get("options")
     system = _SYSTEMS.get(url.partition(":")[0]) if isinstance(url, str) else None
     if system is not None and options is not None:
@@ -320,7 +320,7 @@ def read_destination(fields: Mapping[str, Any]) -> Destination:
             raise rejection(error, _OPTIONS[system], "options") from None
         if isinstance(given, HttpOptions):
             try:
-                check_body(given.body, given.content_type)  # here alone: older declarations stay readable
+                check_body(given.body, given.content_type)  # only here: older declarations stay readable
             except ValueError as error:
                 raise Rejected("bad_field", f"options.body: {error}", "options.body") from None
     try:
@@ -330,7 +330,7 @@ def read_destination(fields: Mapping[str, Any]) -> Destination:
 
 
 def read_credentials(fields: Mapping[str, Any]) -> Credentials:
-    """As `read_destination`; the error tells nothing of the values."""
+    """As `read_destination`; the error reveals none of the values."""
     try:
         credentials = Credentials.model_validate(dict(fields))
     except ValidationError as error:

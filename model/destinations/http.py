@@ -28,11 +28,11 @@ OnError = Literal["retry", "dead_letter"]
 
 class HttpOptions(BaseModel):
     """`format`: the payload as it is (`raw`), or as a CloudEvent in `binary` or `structured` mode; `type` is the
-    event's. `content_type`: where the message has no header of that name.
+    event's. `content_type`: used if the message has no such header.
 
     `headers`, `body`: templates; an empty body is the payload. `message_headers`: names of messages' headers that may
-    be headers of the request; empty: all that a message may set. `on_4xx`, `on_5xx`: what an answer of these makes of
-    the message. 408, 410, 425, 429 and 503 have a meaning of their own, whatever these say.
+    be headers of the request; empty: all that a message may set. `on_4xx`, `on_5xx`: what happens to the message after
+    such an answer. They do not apply to 408, 410, 425, 429 and 503, whose meaning is fixed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,12 +94,12 @@ class HttpOptions(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Version 0.1.0 reads no declaration with a field that they do not know."""
+        """Version 0.1.0 cannot read a declaration with a field it does not know."""
         return {name: value for name, value in dump(self).items() if name != "message_headers" or value}
 
 
 def check_names(headers: Mapping[str, object]) -> None:
-    """Raises ValueError where one is no name of a header, or one that only duemq may set, or is there twice."""
+    """Raises ValueError for a name that is malformed, repeated or reserved for duemq."""
     for name in headers:
         if not legal_name(name):
             raise ValueError("a header's name has up to 256 letters, digits and !#$%&'*+.^_`|~-")

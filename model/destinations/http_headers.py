@@ -1,4 +1,4 @@
-"""Which names and values may be headers of an HTTP request, and which of them only duemq gives."""
+"""Which names and values may be headers of an HTTP request, and which ones only duemq sets."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _FRAMING: Final = frozenset((
 _OURS: Final = ("webhook-", "duemq-", "ce-", ":")
 _SECRET: Final = frozenset(("authorization", "proxy-authorization", "proxy-authenticate", "cookie", "cookie2"))
 _TRUSTED: Final = frozenset((
-    # Receivers believe these of whoever stands before them: who sends messages must not speak in that name.
+    # Receivers trust these headers from a proxy in front of them, so a message must not set them.
     "forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "fastly-client-ip",
     "fly-client-ip", "client-ip", "x-cluster-client-ip", "x-host", "x-http-method", "x-http-method-override",
     "x-method-override", "user-agent",
-    "content-type",  # of a message it is read apart; content_type is not
+    "content-type",  # read separately for a message; content_type is not
 ))  # fmt: skip
 _TRUSTED_BEGIN: Final = (
     "x-forwarded-", "proxy-", "sec-", "x-original-", "x-rewrite-", "x-middleware-", "x-envoy-",
-    # Who the caller is, as access proxies tell it.
+    # The caller's identity, as access proxies pass it.
     "remote-", "x-remote-", "x-auth-", "x-authenticated-", "x-authentik-", "x-goog-", "x-amzn-oidc-",
     "x-ms-client-principal", "x-ms-token-", "cf-access-", "x-pomerium-", "x-vouch-", "x-webauth-", "tailscale-",
     "ssl-client-", "x-ssl-", "x-client-cert", "x-client-verify", "x-client-dn",
@@ -30,7 +30,7 @@ _TRUSTED_BEGIN: Final = (
 
 
 def plain(name: str) -> str:
-    """A name as receivers may read it: servers that make variables of headers do not tell `_` and `-` apart."""
+    """A name as receivers may read it: servers that turn headers into variables treat `_` and `-` as the same."""
     return name.lower().replace("_", "-")
 
 
@@ -40,18 +40,18 @@ def legal_name(name: str) -> bool:
 
 
 def legal_value(value: str) -> bool:
-    """Whether it arrives as it is: visible ASCII with spaces between, up to 8 KiB. So no CR, LF or NUL."""
+    """Whether it arrives unchanged: visible ASCII with inner spaces, up to 8 KiB. So no CR, LF or NUL."""
     return _VALUE.fullmatch(value) is not None
 
 
 def framing(name: str) -> bool:
-    """Whether HTTP itself needs it, or duemq alone gives it."""
+    """Whether HTTP itself or duemq alone sets it."""
     read = plain(name)
     return read in _FRAMING or read.startswith(_OURS)
 
 
 def secret(name: str) -> bool:
-    """Whether it opens the endpoint: it is given with the credentials only."""
+    """Whether it is a credential: such headers are given only with the credentials."""
     return plain(name) in _SECRET
 
 

@@ -18,14 +18,15 @@ _SEED: Final = re.compile(r"\bSU[A-D][A-Z2-7]{55}\b")
 
 
 class UserKey(NamedTuple):
-    """`seed`: of the nkey that signs. `jwt`: what an account says of its user; empty where the server knows the key."""
+    """`seed`: of the nkey that signs. `jwt`: the account's statement about its user; empty if the server knows the
+    key."""
 
     seed: str
     jwt: str
 
 
 def read_user_key(text: str) -> UserKey:
-    """From a `.creds` file, or a seed alone. Raises ValueError, which tells nothing of the text."""
+    """From a `.creds` file, or a seed alone. Raises ValueError, which reveals nothing of the text."""
     seeds, jwt = _SEED.findall(text), _JWT.search(text)
     if len(seeds) != 1 or (jwt is None and text.strip() != seeds[0]):
         raise ValueError("it is the text of a .creds file with the JWT and the seed of a user, or a user's seed (SU…)")
@@ -33,8 +34,8 @@ def read_user_key(text: str) -> UserKey:
 
 
 class NatsOptions(BaseModel):
-    """`subject`: where messages are published, with `{{ topic }}` and `{{ key }}` in it or not. `jetstream`: a stream
-    acknowledges each message; else core NATS, which keeps none. `stream`: the one that has to be behind the subject;
+    """`subject`: where messages are published; may contain `{{ topic }}` and `{{ key }}`. `jetstream`: a stream
+    acknowledges each message; else core NATS, which keeps none. `stream`: the stream that must capture the subject;
     empty = any.
     """
 

@@ -18,10 +18,10 @@ class RabbitMqOptions(BaseModel):
     """`exchange`: where messages are published; empty = the default exchange, whose routing keys are names of queues.
 
     `routing_key`: text in which `{{ topic }}` and `{{ key }}` stand for those of the message. `mandatory`: a message
-    that no queue gets fails; otherwise it is gone. `persistent`: queues keep it over a restart of the broker.
+    that reaches no queue fails; otherwise it is lost. `persistent`: queues keep it across a restart of the broker.
 
-    `stream`: a stream that messages are published to by the stream protocol, and none of the other options; empty: by
-    AMQP. `stream_port`: of that protocol; 0 = 5552, and 5551 with TLS.
+    `stream`: the stream to publish to by the stream protocol, without the other options; empty: AMQP. `stream_port`: of
+    that protocol; 0 = 5552, and 5551 with TLS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

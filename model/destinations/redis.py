@@ -20,11 +20,11 @@ _LONGEST_WINDOW_MS: Final = 7 * 86_400_000
 class RedisOptions(BaseModel):
     """`kind`, `name`: what messages are added to; `{{ topic }}` and `{{ key }}` in the name are those of the message.
 
-    `max_length`: entries; 0 = any. A stream drops its oldest about there, a list takes no more.
-    `dedup_window` (ms): a repeat that comes so long after the last one is not added; 0: repeats are added.
-    `envelope`: lists and channels carry one value, JSON with all of the message, or (`none`) the payload alone.
-    `require_receiver`: a message that no subscriber got fails.
-    `fsync`, `replicas`: accepted only when the server has it on disk, and so many replicas have it (WAITAOF, WAIT).
+    `max_length`: entries; 0 = any. At about this length a stream drops its oldest; a list takes no more. `dedup_window`
+    (ms): a repeat within this time after the last one is not added; 0: repeats are added. `envelope`: lists and
+    channels carry one value, JSON with all of the message, or (`none`) the payload alone. `require_receiver`: a message
+    without a subscriber fails. `fsync`, `replicas`: a message counts as accepted only once the server has it on disk,
+    and this many replicas have it (WAITAOF, WAIT).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,5 +65,5 @@ class RedisOptions(BaseModel):
 
 
 def database(url: str) -> int:
-    """The number of the database in a URL that was checked."""
+    """The number of the database in a checked URL."""
     return int(urlsplit(url).path.strip("/") or 0)

@@ -1,5 +1,5 @@
-"""What is told of a declaration that cannot be: the field, what it may be, and an example where it has one. Nothing of
-what was given is told, for it may be a secret."""
+"""The error for an invalid declaration: the field, its rule, and an example if it has one. The given value is left out,
+because it may be a secret."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _NOUNS: Final[Mapping[Any, str]] = {
     bool: "true or false", int: "a whole number", float: "a number", str: "text", SecretStr: "text", tuple: "a list",
     Mapping: _OBJECT,
 }  # fmt: skip
-_OF_MEMBERS: Final = {"string": "text", "int": "a whole number"}  # of lists and mappings, by the begin of the problem
+_OF_MEMBERS: Final = {"string": "text", "int": "a whole number"}  # of lists and mappings, by how the problem begins
 
 
 class UrlError(ValueError):
-    """What is wrong with the URL, where a validator of the whole declaration found it."""
+    """A problem with the URL that a validator of the whole declaration found."""
 
 
 def rejection(error: ValidationError, model: type[BaseModel], below: str = "") -> Rejected:
-    """The first problem, as Rejected `bad_field` or `unknown_field`. `model`: what was read. `below`: the field that it
-    is in what a client sent."""
+    """The first problem, as Rejected `bad_field` or `unknown_field`. `model`: what was parsed. `below`: the field of
+    the request that holds it."""
     problem = error.errors(include_url=False, include_input=False)[0]
     kind, place = problem["type"], ".".join(map(str, (*filter(None, [below]), *problem["loc"])))
     field, fields = _field_at(model, problem["loc"])
@@ -48,7 +48,7 @@ def rejection(error: ValidationError, model: type[BaseModel], below: str = "") -
 
 
 def _field_at(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[FieldInfo | None, Mapping[str, FieldInfo]]:
-    """The field at a place, None for a member of a list or mapping, and the fields beside it."""
+    """The field at a place (None for a member of a list or mapping), and its sibling fields."""
     field, fields = None, model.model_fields
     for number, part in enumerate(place):
         if number:

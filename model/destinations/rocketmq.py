@@ -18,9 +18,8 @@ NAMES: Final = ("topic",)
 
 
 class RocketMqOptions(BaseModel):
-    """`topic`: text in which `{{ topic }}` stands for that of the message. `tag`: text, or `{{ label }}`: the first
-    label of the message; empty = none. `fifo`: the topic is one of type FIFO, and the key of a message is its message
-    group.
+    """`topic`: text in which `{{ topic }}` stands for the message's topic. `tag`: text, or `{{ label }}`: the first
+    label of the message; empty = none. `fifo`: the topic has type FIFO, and the key of a message is its message group.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

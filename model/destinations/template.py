@@ -1,4 +1,4 @@
-"""Texts with placeholders, such as `{{ key }}`: headers and bodies of HTTP requests, and names of what brokers have.
+"""Texts with placeholders, such as `{{ key }}`: headers and bodies of HTTP requests, and names on brokers.
 
 A closed set of names and nothing else: no expressions, no loops, no filters. So a template cannot take long, reach
 anything but the message, or fail on one message and not on another.
@@ -28,7 +28,7 @@ TOPIC, KEY, LABEL = Placeholder("topic"), Placeholder("key"), Placeholder("label
 
 
 def parse_template(text: str, names: Sequence[str] = NAMES) -> Parts:
-    """Raises ValueError, which says what it may have: placeholders of these `names`."""
+    """Raises ValueError for anything but placeholders of these `names`, which it lists."""
     parts: list[str | Placeholder] = []
     end = 0
     for match in _PLACEHOLDER.finditer(text):
@@ -43,7 +43,7 @@ def parse_template(text: str, names: Sequence[str] = NAMES) -> Parts:
 
 
 def parse_name(text: str, names: Sequence[str]) -> Parts:
-    """As `parse_template`, of a name that has no other braces: one in single braces is a placeholder that was meant."""
+    """As `parse_template`, for a name without other braces: single braces are a mistyped placeholder."""
     parts = parse_template(text, names)
     if any(brace in part for part in parts if isinstance(part, str) for brace in "{}"):
         raise ValueError(f"braces are for placeholders: {_allowed(names)}")

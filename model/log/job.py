@@ -1,7 +1,7 @@
-"""A bulk job: what it does, how far it is, and the states it can be in. Pure. See docs/adr/0041.
+"""A bulk job: its order, its progress and its states. Pure. See docs/adr/0041.
 
-A job first writes its *plan* into a log: records that list what it applies to, in steps. Then it works the plan off.
-All that is known of it is one small value, which whoever runs it writes about once a second.
+A job first writes its *plan* into a log: records that list the entries it applies to, in steps. Then it executes the
+plan. Its whole state is one small value, which the process that runs it writes about once a second.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ KINDS: Final[Mapping[str, int]] = {
     "redrive": REDRIVE, "purge": PURGE, "cancel": CANCEL, "move": MOVE, "move-with-expiry": MOVE_WITH_EXPIRY,
     "deliver-now": DELIVER_NOW,
 }  # fmt: skip
-"""What jobs there are, and the kinds of commands (`model/messages/message.py`) that they send."""
+"""The kinds of jobs, and the kinds of commands (`model/messages/message.py`) that they send."""
 OF_THE_DEAD: Final = frozenset(("redrive", "purge"))
 """The kinds of jobs that apply to dead letters; the others apply to pending messages."""
 
 MAX_REASONS: Final = 20
-"""How many reasons a job counts apart, of what failed and of what was skipped; those beyond are `other`."""
+"""How many reasons a job counts separately, for failed and for skipped entries; the rest count as `other`."""
 
 _REASON_CHARACTERS: Final = 300
 _LETTERS: Final = "23456789abcdefghijkmnpqrstuvwxyz"  # in the order of their bytes
@@ -46,8 +46,8 @@ class JobEvent(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     CANCEL = "cancel"
-    FINISH = "finish"  # all of the plan is worked off
-    FAIL = "fail"  # it cannot go on, for a reason
+    FINISH = "finish"  # the whole plan is executed
+    FAIL = "fail"  # it cannot continue, for a reason
 
 
 JOB: Final = StateTable(
@@ -66,8 +66,8 @@ ENDED: Final = frozenset((JobState.DONE, JobState.CANCELLED, JobState.FAILED))
 
 
 class Position(NamedTuple):
-    """Where a job is in its plan: the offset of a record of the log (or of where the next one may be), the number of
-    the step that it holds, and how many entries of it are settled."""
+    """A job's place in its plan: the offset of a record of the log (or the first offset where the next one can be), the
+    number of the step in it, and how many entries of that step are settled."""
 
     offset: int
     step: int = 0
@@ -76,11 +76,11 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What was asked for. `filter`: fields of the API, as given. `rate`: messages/s; None: as fast as it goes.
+    """What the caller ordered. `filter`: fields of the API, as given. `rate`: messages/s; None: unlimited.
 
     `topic`: where redrives go; empty: to the topic of each. `due` (epoch ms) or `shift` (ms): of a move. `source`: the
-    topic whose records are the dead letters; empty: duemq's own. `caller`: of a filter with a prefix, whose names are
-    meant (`Grant.namespace`); None: the filter has no prefix.
+    topic whose records are the dead letters; empty: duemq's own. `caller`: whose names the prefix of the filter means
+    (`Grant.namespace`); None: the filter has no prefix.
     """
 
     kind: str
@@ -95,10 +95,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`plan_start`: the offset of the log behind which its plan is. `total`: entries of the plan; None while it is
-    being written. `claimed`: entries that may have been begun: no more are before a value that says so is written.
-    `skipped`, `failed`: how many, by reason. `by`: who began it, or resumed it last. `owner`: the process that runs it;
-    empty for none. `once`: digests of the Idempotency-Key that it was begun with, and of the body; None without."""
+    """`plan_start`: the offset of the log after which its plan begins. `total`: entries of the plan; None while it is
+    being written. `claimed`: entries that may have been started; it is written before more are started. `skipped`,
+    `failed`: counts by reason. `by`: the caller who created it, or last resumed it. `owner`: the process that runs it;
+    empty for none. `once`: digests of the Idempotency-Key it was created with, and of the body; None without."""
 
     id: str
     order: Order
@@ -119,13 +119,13 @@ class Job:
 
     @property
     def counted(self) -> int:
-        """Entries of which it is known, and counted, what became of them."""
+        """Entries whose outcomes are known and counted."""
         return self.done + sum(self.skipped.values()) + sum(self.failed.values())
 
     @property
     def needs_work(self) -> bool:
-        """Whether somebody has to run it: also one that is paused or cancelled, as long as it is not known what became
-        of all that may have been begun."""
+        """Whether a process must run it. A paused or cancelled job needs one, too, until all outcomes of started
+        entries are known."""
         return self.state is JobState.RUNNING or self.counted < self.claimed
 
     def after(self, event: JobEvent, at: int, reason: str = "") -> Job:
@@ -136,8 +136,8 @@ class Job:
         )
 
     def settle(self, outcomes: Counter[tuple[str, str]], position: Position) -> Job:
-        """The job once it is known what became of more entries. `outcomes`: how many, by what they count as (`done`,
-        `skipped`, `failed`) and reason."""
+        """The job with the outcomes of more entries. `outcomes`: counts by kind (`done`, `skipped`, `failed`) and
+        reason."""
         skipped, failed = dict(self.skipped), dict(self.failed)
         done = self.done
         for (what, reason), count in outcomes.items():
@@ -156,8 +156,8 @@ class Job:
     def value(self) -> dict[str, Any]:
         """As the administrative state has it.
 
-        An older version passes over fields of a filter that it does not know, and would apply the job to more. It
-        cannot read `caller`, so it leaves alone a job that has it, or `once`.
+        An older version ignores fields of a filter that it does not know, and would apply the job to more messages. It
+        cannot read `caller` or `once`, so it leaves a job with either alone.
         """
         value = asdict(self) | {"position": list(self.position)}
         if self.once is None:
@@ -177,7 +177,7 @@ class Job:
 
 
 def new_id(now: int) -> str:
-    """The id of a job that begins now (epoch ms). Ids are in the order of their beginning (docs/adr/0051)."""
+    """The id of a job created now (epoch ms). Ids sort by creation (docs/adr/0051)."""
     time = (_LETTERS[now >> 5 * place & 31] for place in reversed(range(_TIME_LETTERS)))
     return "".join((*time, *(secrets.choice(_LETTERS) for _ in range(12 - _TIME_LETTERS))))
 

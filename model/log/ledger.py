@@ -1,4 +1,4 @@
-"""The ledger: one entry per committed cycle of a shard, with the answers it gives; and barriers between masters.
+"""The ledger: one entry per committed cycle of a shard, with its answers; and barriers between masters.
 
 Together with the commands it is the whole history of a shard. An entry is JSON, so that an operator can read it with
 any Kafka tool; answers of consecutive commands are run-length coded (a bulk cancel of 10,000 is one run).
@@ -23,7 +23,7 @@ _FORMATS = (1, ENTRY_FORMAT)  # format 1 has no barriers, and entries without `e
 
 
 class Answer(IntEnum):
-    """What the ledger says about one command. Commands without an answer were plain schedules, and were accepted."""
+    """The ledger's answer to one command. Commands without an answer were plain schedules, and were accepted."""
 
     OK = 0  # cancelled, moved, sent at once, redriven, purged
     DUPLICATE = 1  # the name exists with the same content
@@ -34,12 +34,12 @@ class Answer(IntEnum):
     DEAD = 6  # it ended in the dead letters
     NOT_DEAD = 7  # a redrive of a message that is not in the dead letters
     ACCEPTED = 8  # a named schedule that is the first of its name
-    MALFORMED = 9  # a record that could not be understood; it went to the dead letters
+    MALFORMED = 9  # an unreadable record; it went to the dead letters
     FILE_PENDING = 10  # a file to import: a later entry has its outcome
-    FILE_DUPLICATE = 11  # the content of a file that is pending or imported already
+    FILE_DUPLICATE = 11  # a file with the same content is pending or imported
     REPEATED = 12  # the same step of the same job has made this change before
-    CHANGED_BEFORE = 13  # another step of the same job has changed this message before, or which one is forgotten
-    EXHAUSTED = 14  # the message has no redrive left, or would be due after its expiry
+    CHANGED_BEFORE = 13  # another step of the same job, perhaps a forgotten one, has changed this message
+    EXHAUSTED = 14  # no redrive is left, or it would be due after its expiry
     PURGED = 15  # a redrive or purge of a message that was purged from the dead letters
 
 
@@ -54,8 +54,8 @@ class DeferredMessage:
 
 
 class FileDecision(NamedTuple):
-    """What became of the file that the command at `offset` named: `rows` messages are pending since, whose keys sum up
-    to `checksum`; or it was refused for a `reason`, and has none."""
+    """The outcome of the file in the command at `offset`: `rows` messages are pending, whose keys sum up to `checksum`;
+    or it was refused for a `reason`, and has none."""
 
     offset: int
     rows: int
@@ -86,16 +86,16 @@ class Entry:
     `end_horizon`: the same for messages that were cancelled or died before this time, whenever they were due.
     `imported`: files whose messages are pending from this entry on, and files that were refused.
 
-    `lost`: commands that the log dropped before any master had read them, from an offset to below another one; None
-    for none. `base`: None, but where an operator made the replica at entry `base` the truth (`duemq shard recover`):
-    this entry follows that one, and what other entries between the two say is void.
+    `lost`: commands that the log dropped before any master had read them, as [first, end) offsets; None for none.
+    `base`: set if an operator made the replica at entry `base` the truth (`duemq shard recover`): this entry follows
+    that one, and the entries between the two are void. Else None.
 
     `named`: the first key of the message that a change by name meant, by the offset of the change. The id in the answer
     follows from it. Only the first changes of a cycle are listed, and none that was answered UNKNOWN. Entries of an
     older duemq have none.
 
-    `topics`: those that the cycle wrote to beside the ledger. A broker may have left its transaction open there. None
-    if they are not listed: there were more than MAX_LISTED_TOPICS, or an older duemq made the cycle.
+    `topics`: other topics that the cycle wrote to. A broker may have left its transaction open there. None if they are
+    not listed: there were more than MAX_LISTED_TOPICS, or an older duemq committed the cycle.
     """
 
     number: int
@@ -171,11 +171,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What a new master appends before it reads the ledger. `entry`: the last one it held then; `at`: epoch ms.
-    `cluster`: the id of its cluster, empty where an older duemq wrote it.
+    """What a new master appends before it reads the ledger. `entry`: the last one it had then; `at`: epoch ms.
+    `cluster`: the id of its cluster, empty if an older duemq wrote it.
 
     The append is fenced and reaches the partition's true leader, so that no entry of an older master can come after
-    it. Whoever has read the ledger up to the barrier has read all there is.
+    it. A reader that reaches the barrier has read every earlier entry.
     """
 
     entry: int

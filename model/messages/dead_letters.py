@@ -1,8 +1,8 @@
-"""What the headers of a dead letter say of it, whoever wrote it: duemq, its consumers, Kafka's brokers for share groups
-(KIP-1191), Kafka Streams (KIP-1034), Kafka Connect (KIP-298) or Spring for Apache Kafka.
+"""Reads the headers of dead letters written by duemq, its consumers, Kafka's brokers for share groups (KIP-1191), Kafka
+Streams (KIP-1034), Kafka Connect (KIP-298) or Spring for Apache Kafka.
 
-All write text but Spring, whose partition is a 32-bit and whose offset a 64-bit number, big endian. Anybody may have
-written a record: what cannot be read is as if it were not there.
+All write text except Spring, which writes the partition as 32 bits and the offset as 64, big endian. Any client may
+have written a record, so a header that cannot be read counts as absent.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ REDRIVEN_FROM: Final = "x-duemq-redriven-from"
 """Topic, partition and offset of the dead letter that a record was, as `TOPIC/PARTITION/OFFSET`."""
 
 DESTINATION: Final = "destination."
-"""The topics of messages for one destination alone begin with it; `dlq.destination.NAME` has those that died there."""
+"""Prefix of topics for a single destination; `dlq.destination.NAME` has the messages that died there."""
 
 REDRIVEN_ORIGIN: Final = "x-duemq-redriven-origin"
-"""Topic, partition and offset of the record that a dead letter was first, as `TOPIC/PARTITION/OFFSET`, however often it
-died and was redriven since."""
+"""Topic, partition and offset of the first record of a dead letter, as `TOPIC/PARTITION/OFFSET`, however often it died
+and was redriven since."""
 
 REDRIVEN_ID: Final = "duemq-redriven-id"
-"""The id that consumers know a redriven record by: that of the message which died, so that a receiver who has it after
-all can tell. Its name is one that no sender may use."""
+"""The id that consumers see of a redriven record: the id of the message that died, so a receiver that had processed it
+recognizes it. No sender may use the header's name."""
 
 
 TOPICS: Final = (f"{DEAD}*",)
-"""Patterns of the topics that have nothing but dead letters, wherever duemq and its consumers write them."""
+"""Patterns of the topics that hold only dead letters of duemq and its consumers."""
 
 
 class Origin(NamedTuple):
-    """Where a dead letter came from, as far as it says. `writer`: `duemq`, `consumer`, `share group`, `streams`,
-    `connect` or `spring`. `topic`: empty if a malformed record names none. `partition`, `offset`: -1 where it does not
-    say. `attempts`: deliveries that failed."""
+    """Where a dead letter came from, from its headers. `writer`: `duemq`, `consumer`, `share group`, `streams`,
+    `connect` or `spring`. `topic`: empty if a malformed record names none. `partition`, `offset`: -1 if unknown.
+    `attempts`: failed deliveries."""
 
     writer: str
     topic: str
@@ -57,7 +57,7 @@ class Origin(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """The headers of one writer. The first one has to be there."""
+    """The headers of one writer. The first one is required."""
 
     writer: str
     topic: str
@@ -101,9 +101,9 @@ _WRITERS: Final = (
 
 
 def origin_of(headers: Headers) -> Origin | None:
-    """Where a record came from that is a dead letter; None for one that does not say. If duemq wrote it, duemq's word
-    counts: the sender may have written what looks like that of others. Of several other writers the one counts that
-    comes first in the list above: it had the record last."""
+    """Where a dead letter came from; None if its headers do not say. Headers of duemq win: the sender may have written
+    headers that look like another writer's. Of several other writers, the first in the list above wins: it wrote
+    last."""
     values = {name: value for name, value in headers if value is not None}
     writers: tuple[_Names, ...] = _WRITERS
     is_malformed = _text(values.get("duemq-reason")) == MALFORMED
@@ -123,7 +123,7 @@ def origin_of(headers: Headers) -> Origin | None:
 
 
 def own_headers(headers: Headers) -> Iterable[tuple[str, bytes | None]]:
-    """The headers that a record had before it died."""
+    """The headers of a record before it died."""
     prefixes = (SHARE_GROUP, _STREAMS, _CONNECT, _SPRING, _CONSUMER, "duemq-")
     return (pair for pair in headers if not pair[0].startswith(prefixes))
 
@@ -136,15 +136,15 @@ def labels_in(headers: Headers) -> tuple[str, ...]:
 
 
 def id_of(headers: Headers) -> str:
-    """The id of the message that a dead letter was; empty where it does not say. A consumer of duemq tells it; whoever
-    else keeps the headers of a record that duemq delivered keeps it, too."""
+    """The id of the message in a dead letter; empty if the headers do not say. duemq's consumers write it; other
+    writers pass it on if they keep the headers of a record that duemq delivered."""
     values = dict(headers)
     return next((text for name in (_CONSUMER + "id", REDRIVEN_ID, "duemq-id") if (text := _text(values.get(name)))), "")
 
 
 def home_of(topic: str) -> str:
-    """The topic of the destination whose dead letters are in `topic`: they go back to it alone, for other topics have
-    other readers, too. Empty for other topics."""
+    """The topic of the destination whose dead letters are in `topic`. They go back only there, because other topics
+    have other readers. Empty if `topic` belongs to no destination."""
     group = group_of_letters(topic)
     return group if group.startswith(DESTINATION) else ""
 

@@ -1,4 +1,4 @@
-"""How a message ended otherwise than by delivery, as a shard's store keeps it."""
+"""Messages that ended without delivery, as a shard's store keeps them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ENDED = Struct(">BQH")
 
 
 class EndedMessage(NamedTuple):
-    """A message that was cancelled, died, or was purged from the dead letters, `at` ms. `row` is without its payload,
-    unless it may be redriven (dead). `reason`: of its death; of a cancel who asked for it (`model/callers/caller.py`),
-    and if that was a job its tag (`model/messages/row_notes.py`).
+    """A message that was cancelled, died, or was purged from the dead letters, `at` ms. `row` has no payload, unless
+    the message may be redriven (dead). `reason`: of its death; of a cancel its caller (`model/callers/caller.py`), or
+    the tag if a job cancelled it (`model/messages/row_notes.py`).
 
-    `row` is empty where a message was cancelled in a delay file: what is kept of it is read from there later.
+    `row` is empty if a message was cancelled in a delay file: its row is read from there later.
     """
 
     status: int
@@ -28,14 +28,14 @@ class EndedMessage(NamedTuple):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Of the steps of jobs that changed the message; of a cancelled one, of the step that cancelled it alone."""
+        """The tags of the job steps that changed the message; if it was cancelled, only of the step that did."""
         if self.status != CANCELLED:
             return tags_of(self.row)
         return () if not self.reason or is_caller(self.reason) else (self.reason,)
 
     @property
     def cancelled_by(self) -> str:
-        """Who cancelled the message (`model/callers/caller.py`); empty where that is not known."""
+        """The caller that cancelled the message (`model/callers/caller.py`); empty if unknown."""
         return self.reason if is_caller(self.reason) else job_of(self.reason)
 
     def encode(self) -> bytes:

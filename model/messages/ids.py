@@ -1,10 +1,10 @@
-"""Message ids: opaque, URL-safe text of 32 characters that says where a message is, and that cannot be made up.
+"""Message ids: opaque, URL-safe text of 32 characters that locates a message and cannot be forged.
 
-An id holds shard, first due time, offset and row, and a 48-bit keyed checksum (BLAKE2b) over them. Look-up needs no
-index, an id survives every move, and a forged one is simply unknown. The checksum's key is made once per cluster.
+An id holds shard, first due time, offset and row, and a 48-bit keyed checksum (BLAKE2b) over them. Lookup needs no
+index, an id survives every move, and a forged id is simply unknown. The checksum's key is generated once per cluster.
 
 A message without delay never enters a shard. Its id has the shard `DIRECT`, the time of ingress, a unique number and
-the CRC-32 of its topic: having been issued at all means that it was delivered at that time.
+the CRC-32 of its topic. If such an id was issued, the message was delivered at that time.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from duemq.model.topics.rules import ID_CHARS
 DIRECT = 0xFFFF
 MAX_OFFSET = 1 << 48
 RESTORED = "restored"
-"""A file in the folder of a log that a restore put in place. The log has lost what came after its backup, and must not
-give the offsets of that again: ids have them. The file is there until the log has left a gap (ADR 59)."""
+"""A file in the folder of a restored log. The log lost the records after its backup and must not assign their offsets
+again, because ids contain them. The file exists until the log has left a gap (ADR 59)."""
 _MAC_BYTES = 6
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _SPLIT = Struct(">HHIHII")  # shard, due 16+32 bits, offset 16+32 bits, row
 SPLIT_FIELDS = [
     ("shard", ">u2"), ("due_high", ">u2"), ("due", ">u4"), ("offset_high", ">u2"), ("offset", ">u4"), ("row", ">u4"),
 ]  # fmt: skip
-"""What stands in front of an id's checksum, for numpy."""
+"""The part of an id before its checksum, for numpy."""
 _SPLIT_DTYPE = np.dtype(SPLIT_FIELDS)
 
 
 class MessageId(NamedTuple):
-    """What an id says. `due` is the first due time in ms; `offset` < `MAX_OFFSET`."""
+    """The content of an id. `due` is the first due time in ms; `offset` < `MAX_OFFSET`."""
 
     shard: int
     due: int
@@ -55,7 +55,7 @@ class MessageId(NamedTuple):
 
 
 def peek(text: str) -> MessageId:
-    """Read an id without checking it: for tools that only sort or count, never for a decision. Raises ValueError."""
+    """Read an id without checking it, for tools that only sort or count. Never decide by it. Raises ValueError."""
     return _unpack(urlsafe_b64decode(text))
 
 
@@ -96,17 +96,17 @@ class IdCodec:
             mac = keyed()
             mac.update(body)
             parts += (body, mac.digest())
-        # An id has 24 bytes, so that the texts of many joined are their texts joined.
+        # An id has 24 bytes, so base64 of many joined ids is the joined base64 of each.
         text = b2a_base64(b"".join(parts), newline=False).translate(_URL_SAFE)
         return [text[at : at + ID_CHARS] for at in range(0, len(text), ID_CHARS)]
 
     def read(self, text: str) -> MessageId | None:
-        """What the id says, or None for one that was never issued."""
+        """The content of an id, or None if it was never issued."""
         if len(text) != ID_CHARS or not text.isascii():
             return None
         try:
             message_id = _unpack(urlsafe_b64decode(text))
         except ValueError:
             return None
-        # Issuing it anew and comparing the text also refuses other spellings of the same bytes.
+        # Issuing it again and comparing the text also refuses other spellings of the same bytes.
         return message_id if self.issue(*message_id) == text else None

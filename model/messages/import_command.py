@@ -1,11 +1,11 @@
-"""Importing a file of many messages: what the command says, and the words for what becomes of it.
+"""The command to import a file of many messages, and the words for its outcome.
 
-Whoever has written such a file (docs/delay-files.md) appends one record for it to a partition of the buffer topic. Its
-only header of ours is `duemq-import`, a JSON object with the fields of `ImportCommand`:
+The writer of such a file (docs/delay-files.md) appends one record for it to a partition of the buffer topic. Its only
+duemq header is `duemq-import`, a JSON object with the fields of `ImportCommand`:
 
     {"path": "/shared/orders.parquet", "sha256": "5d1c…", "size": 81234567, "window": 1795264200000, "rows": 1000000}
 
-The record's offset becomes that of all keys: row `i` of the file is the message `due_ms | offset | i`.
+All keys get the record's offset: row `i` of the file is the message `due_ms | offset | i`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MAX_ROWS = 2**31 - 1  # a key has 32 bits for the row
 MAX_FILES = 20_000  # of one batch: a year has 17,520 windows
 REASON_CHARACTERS = 300
 _PATH_BYTES = 4_096
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # not isprintable: by it Pythons differ, and so would replicas
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # isprintable differs between Pythons, so replicas would differ
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCommand:
-    """A file that is to be imported. `window`: its start in ms; `size` in bytes; `sha256` in hex.
+    """A file to import. `window`: its start in ms; `size` in bytes; `sha256` in hex.
 
-    `link`: the file may be linked in place of being copied: nobody changes it any more.
+    `link`: the file may be linked instead of copied, because it will not change any more.
     """
 
     path: str
@@ -61,7 +61,7 @@ class ImportCommand:
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> ImportCommand:
-        """Raises Rejected `bad_field` or `unknown_field`, which names the field."""
+        """Raises Rejected `bad_field` or `unknown_field` with the field."""
         for name in ("path", "sha256", "size", "window", "rows"):
             if name not in document:
                 raise Rejected("bad_field", f"{name} is missing", name)
@@ -97,12 +97,12 @@ class ImportCommand:
 
 
 def cut(reason: str) -> str:
-    """A reason as it may get into the ledger: of bounded length whatever the names in it are."""
+    """A reason for the ledger, of bounded length however long the names in it are."""
     return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 3]}..."
 
 
 def shard_of_content(sha256: str, shards: int) -> int:
-    """The shard that decides about a file: the same for the same content, so that it is imported once."""
+    """The shard that imports a file: the same for the same content, so that it is imported once."""
     return int(sha256[:8], 16) % shards
 
 

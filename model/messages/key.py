@@ -1,10 +1,10 @@
 """The key of a pending message: `due_ms | offset | row`, 20 bytes, big endian, so that byte order is delivery order.
 
 * `due_ms` (u64): when it is due, epoch milliseconds.
-* `offset` (u64): the offset of the command that placed it there (its schedule, or its latest move).
+* `offset` (u64): the offset of the command that set this key (its schedule, or its latest move).
 * `row` (u32): the row in an imported file; 0 for every message that came as a command.
 
-Keys travel as `bytes` on hot paths; these helpers are the only place that knows the layout.
+Keys travel as `bytes` on hot paths; only these helpers know the layout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HIGHEST = b"\xff" * KEY_BYTES
 make_key = KEY.pack
 read_key = KEY.unpack
 
-_FEW = 24  # up to so many keys a plain loop beats the fixed price of numpy's calls
+_FEW = 24  # up to this many keys, a plain loop is faster than numpy's fixed cost per call
 
 KEY_DTYPE = np.dtype([("due", ">u8"), ("offset", ">u8"), ("row", ">u4")])
 
@@ -34,7 +34,7 @@ def due_of(key: bytes) -> int:
 
 
 def offset_of(key: bytes) -> int:
-    """The offset of the command that placed this key."""
+    """The offset of the command that set this key."""
     return int.from_bytes(key[8:16], "big")
 
 
@@ -56,7 +56,7 @@ def dues_of(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
 def checksum(keys: Sequence[bytes]) -> int:
     """A 64-bit sum over a set of keys that does not depend on their order and can be added to and subtracted from.
 
-    Each key is mixed with splitmix64's finaliser, so that two replicas that hold different keys hardly agree by chance.
+    Each key is mixed with splitmix64's finaliser, so two replicas with different keys are very unlikely to agree.
     """
     if len(keys) <= _FEW:
         return _mix_few(keys)
@@ -65,13 +65,13 @@ def checksum(keys: Sequence[bytes]) -> int:
 
 
 def checksum_of_rows(dues: npt.NDArray[np.int64], offset: int, first_row: int) -> int:
-    """`checksum` of the keys of an imported file's rows, `first_row` and on, without making the keys."""
+    """`checksum` of the keys of an imported file's rows from `first_row` on, without building the keys."""
     rows = np.arange(first_row, first_row + len(dues), dtype=np.uint64)
     return _mix(dues.astype(np.uint64), np.array([offset], np.uint64), rows)
 
 
 def _mix(dues: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.uint64]) -> int:
-    """`dues` is changed."""
+    """Changes `dues` in place."""
     x = dues
     x ^= offsets * np.uint64(0x9E3779B97F4A7C15)
     x ^= rows << np.uint64(40)
@@ -84,7 +84,7 @@ def _mix(dues: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: np
 
 
 def _mix_few(keys: Sequence[bytes]) -> int:
-    """`_mix` without the fixed price of numpy's calls."""
+    """`_mix` without numpy's fixed cost per call."""
     total, mask = 0, CHECKSUM_MASK
     for key in keys:
         due, offset, row = read_key(key)

@@ -1,22 +1,22 @@
-"""A message on its way in: what a producer said (`Draft`), and the commands a shard gets.
+"""Incoming messages: a producer's message (`Draft`), and the commands that a shard gets.
 
 The envelope of a command holds everything but the payload. It travels in one record header, `duemq-command`, beside
 the payload as the record's value.
 
-    envelope = kind (u8) | format (u8) | its own bytes (u32) | due ms (u64) | expires ms (u64, 0 = never)
+    envelope = kind (u8) | format (u8) | bytes of the envelope (u32) | due ms (u64) | expires ms (u64, 0 = never)
              | lengths of topic (u8), key (u16, 0xFFFF = none), labels (u16), name (u8)
              | header count (u16), bytes (u32)
              | topic | key | labels (joined by LF) | packed headers | name | fingerprint (16 bytes, if named)
 
-A change of an existing message has a first key (20 bytes) and a due time (ms) behind those bytes; one with terms has
-besides the most redrives (u16) | lengths of tag, topic (u8) | tag | topic. The payload of its record says who asked
-(`model/callers/caller.py`), or has nothing to say.
+A change of an existing message has a first key (20 bytes) and a due time (ms) after those bytes; with terms it also has
+the redrive limit (u16) | lengths of tag, topic (u8) | tag | topic. The payload of its record is the caller
+(`model/callers/caller.py`), or empty.
 
-Anybody who may write to the buffer topic can write an envelope, so nothing in it is believed before `read_schedule` or
-`read_change` found it sound: what comes after it in a shard never raises because of what a producer sent.
+Any client with write access to the buffer topic can write an envelope, so nothing in it is trusted before
+`read_schedule` or `read_change` has validated it. Later code in a shard never raises because of a producer's bytes.
 
 An envelope has its null marks (`model/messages/record.py`) as the value of a first header `duemq-null`, which no sender
-may use: version 0.1.0, which takes marks after the headers for malformed, delivers that header and empty values.
+may use. Version 0.1.0 finds marks after the headers malformed; it delivers that header and empty values.
 
 To change the layout, raise `FORMAT` here and the version in `storage/data_folder.py`, and teach the reader both.
 """
@@ -99,9 +99,9 @@ class Draft(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """On what terms a change is made. `tag`: of the step of a job that it is a part of, which makes it once however
-    often it is sent; empty for none. Of a redrive: how often a message may be redriven in all (0: without limit), and
-    where to; empty: to its own topic."""
+    """The terms of a change. `tag`: of its job step, so that a step is applied once however often it is sent; empty for
+    none. Of a redrive: how often a message may be redriven in total (0: without limit), and the topic; empty: the
+    message's own."""
 
     tag: str = ""
     most_redrives: int = 0
@@ -109,10 +109,10 @@ class Terms(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A command about an existing message: cancel, move (with its expiry or without), deliver-now, redrive or purge.
+    """A command about an existing message: cancel, move (with or without its expiry), deliver now, redrive or purge.
 
-    `terms` None: as an older duemq or a plain client sends it. Its redrive leaves the expiry of a message as it is.
-    `by`: who asked (`model/callers/caller.py`), empty where that is not said.
+    `terms` None: an older duemq or a plain client sent it. Its redrive leaves the expiry of a message as it is. `by`:
+    the caller (`model/callers/caller.py`), empty if unknown.
     """
 
     kind: int
@@ -147,13 +147,13 @@ def _with_nulls(count: int, headers: bytes, payload: bytes | None) -> tuple[int,
     """Headers and payload of an envelope, for a message that may have nulls."""
     end = headers_end(headers, 0, count)
     nulls = headers[end:] + (NULL_VALUE if payload is None else b"")
-    if nulls and count < MAX_HEADERS:  # else there is no room to say so, and they are empty
+    if nulls and count < MAX_HEADERS:  # else there is no room for the marks, and they become empty
         return count + 1, HEADER.pack(len(NULLS), len(nulls)) + NULLS + nulls + headers[:end], payload or b""
     return count, headers[:end], payload or b""
 
 
 def headers_in(count: int, packed: bytes) -> tuple[int, bytes]:
-    """Headers of an envelope that begin like null marks, in the form of a frame: the marks after them."""
+    """Headers of an envelope that begin with the header of null marks, as in a frame: the marks after them."""
     name_bytes, mark_bytes = HEADER.unpack_from(packed)
     if name_bytes != len(NULLS):
         return count, packed
@@ -176,7 +176,7 @@ def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None 
 
 
 def read_schedule(frame: bytes) -> Schedule | None:
-    """What a schedule command says; None for any other record, and for an envelope that is not sound."""
+    """The head of a schedule command; None for any other record, and for a malformed envelope."""
     if len(frame) < _TOPIC_AT:
         return None
     _, _, size, due, expires, topic, key, labels, named, header_count, headers = fields = ENVELOPE.unpack_from(
@@ -232,20 +232,20 @@ def _read_terms(frame: bytes) -> Change | None:
 
 @lru_cache(maxsize=512)
 def _change_start(size: int) -> bytes:
-    """How the frame of a change begins whose envelope has this size."""
+    """The start of a change's frame whose envelope has this size."""
     return HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
 
 
 @lru_cache(maxsize=4_096)
 def _schedule_start(size: int) -> bytes:
-    """How the frame of a schedule begins whose envelope has this size: all that comes before its due time."""
+    """The start of a schedule's frame, up to its due time, whose envelope has this size."""
     head = HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
     return head + ENVELOPE.pack(SCHEDULE, FORMAT, size, *(0,) * 8)[:6]
 
 
 @lru_cache(maxsize=10_000)
 def is_topic(name: bytes) -> bool:
-    """Whether messages can go to a topic of this name, should it exist."""
+    """Whether messages can go to a topic of this name, if it exists."""
     return (
         _TOPIC.fullmatch(name) is not None
         and name not in (b".", b"..")
@@ -289,5 +289,5 @@ def read_name(frame: bytes, fields: Schedule) -> tuple[Name, bytes]:
     """Name and fingerprint of a schedule command that has a name."""
     end = COMMAND_BODY + fields.size
     middle = end - FINGERPRINT_BYTES
-    name: Any = frame[middle - fields.name_bytes : middle]  # a `Name`: to call that takes as long as the rest
+    name: Any = frame[middle - fields.name_bytes : middle]  # a `Name`: calling that would double the time
     return name, frame[middle:end]

@@ -1,9 +1,9 @@
-"""Names that tell a message or a reader from others. Each has a space, and no space reaches into another.
+"""Names of messages and readers. Each belongs to a name space, and name spaces do not overlap.
 
 The name of a message in its shard, at most 255 bytes:
 
-    n: TEXT                          a caller for all topics chose it, or a Kafka client in `duemq-name`
-    k: caller (32 hex) : TEXT        a caller for some topics chose it
+    n: TEXT                          chosen by a caller for all topics, or by a Kafka client in `duemq-name`
+    k: caller (32 hex) : TEXT        chosen by a caller for some topics
     i: caller and key (16 bytes)     of an Idempotency-Key
     d: place (40 hex)                of a dead letter in a topic, which jobs redrive once
     r: TEXT : content (32 hex)       of a message that a consumer or a relay sends back
@@ -12,11 +12,11 @@ The cursor of a reader in a topic of the embedded log:
 
     NAME                             a client's, over HTTP
     /GROUP                           a destination's
-    @CALLER                          of no reader: which names a caller has given consumers (ADR 76)
-    !purges                          of no reader: when a job last purged the topic (ADR 78)
+    @CALLER                          not a reader: the names that a caller gave to consumers (ADR 76)
+    !purges                          not a reader: when a job last purged the topic (ADR 78)
 
-Only this file makes a `Name` or a `CursorName` (`read_name` in `model/messages/message.py` reads those of commands); a
-test finds any other place. A client with write access to the buffer topic can write any name into a command.
+Only this file makes a `Name` or a `CursorName`, except for `read_name` in `model/messages/message.py`, which reads
+those of commands; a test enforces it. A client with write access to the buffer topic can write any name into a command.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _DIGITS: Final = 2 * FINGERPRINT_BYTES
 _CALLER_TEXT: Final = len(_CALLER) + _DIGITS + 1  # where the text of a caller's name begins
 
 RETURN_HEADER: Final = "x-duemq-return"
-"""Beside `duemq-name`, makes it the name of a return. An older server takes it for a header of the message, and the
-name for a client's, in the same shard."""
+"""Marks `duemq-name` as the name of a return. An older server takes it for a header of the message, and the name for a
+client's, in the same shard."""
 
 
 def of_client(text: str) -> Name:
@@ -51,13 +51,13 @@ def of_caller(caller: str, text: str) -> Name:
 
 
 def former_of_caller(name: Name) -> Name | None:
-    """The name that an older version gave for the same text; None for a name of another space."""
+    """The name that an older version gave to the same text; None for a name of another space."""
     return Name(CLIENT + name[_CALLER_TEXT:]) if name.startswith(_CALLER) else None
 
 
 def prefixes_of(caller: str, text: str) -> tuple[bytes, ...]:
-    """What the names that begin with `text` begin with, in the spaces where `caller` looks names up. `caller`: empty
-    for one for all topics."""
+    """The prefixes of names that begin with `text`, in the spaces where `caller` looks names up. `caller`: empty for a
+    caller for all topics."""
     shared = of_client(text)
     return (of_caller(caller, text), shared) if caller else (shared,)
 
@@ -73,23 +73,23 @@ def of_idempotency_key(caller: bytes, key: str) -> Name:
 
 
 def of_redrive(place: str) -> Name:
-    """`place`: of the dead letter, with its time: a topic that is made again has the same offsets again."""
+    """`place`: of the dead letter, with its time, because a recreated topic reuses offsets."""
     return Name(_REDRIVE + sha256(place.encode()).hexdigest()[:40].encode())
 
 
 def of_return(text: str, topic: bytes, key: bytes | None, value: bytes | None) -> tuple[Name, bytes]:
-    """The name of a message that goes back, and its fingerprint.
+    """The name of a message that is sent back, and its fingerprint.
 
-    Both follow from topic, key and value, not from headers: these tell of the error, which differs if the message is
-    sent again. The name contains the fingerprint, so other content has another name: a return meets no conflict.
+    Both depend on topic, key and value, not on headers: these describe the error, which differs each time. The name
+    contains the fingerprint, so different content has a different name and a return causes no conflict.
     """
     content = fingerprint(topic, b"" if key is None else b"k" + key, value or b"")
     return Name(b"%b%b:%b" % (_RETURN, text.encode(), content.hex().encode())), content
 
 
 def shard_of_name(name: Name, shards: int) -> int:
-    """The shard that decides about a name. A return has that of its text as a client's name, where an older server
-    looks for it."""
+    """The shard of a name. A return goes to the shard of its text as a client's name, where an older server looks for
+    it."""
     if name.startswith(_RETURN):
         return zlib.crc32(CLIENT + name[len(_RETURN) : -_DIGITS - 1]) % shards
     return zlib.crc32(name) % shards
@@ -109,7 +109,7 @@ def consumer_cursor(consumer: str) -> CursorName:
 
 
 def list_cursor(caller: str) -> CursorName:
-    """`@` is in no name of a consumer."""
+    """No consumer's name contains `@`."""
     return CursorName(f"@{caller}")
 
 
@@ -117,7 +117,7 @@ MAX_READERS: Final = 200
 
 
 def reader_of(cursor: str) -> str:
-    """Whose a cursor is, in words."""
+    """The owner of a cursor, in words."""
     return f"group {cursor[1:]}" if cursor.startswith("/") else f"consumer {cursor}"
 
 
@@ -126,5 +126,5 @@ PURGES: Final = CursorName("!purges")
 
 
 def group_cursor(group: str) -> CursorName:
-    """`/` is in no name of a consumer (`CONSUMER` in `model/topics/rules.py`)."""
+    """No consumer's name contains `/` (`CONSUMER` in `model/topics/rules.py`)."""
     return CursorName(f"/{group}")

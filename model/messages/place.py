@@ -1,8 +1,8 @@
-"""Where a message stands among others when the newest come first: 28 bytes, whose byte order is that order.
+"""The position of a message in a newest-first listing: 28 bytes in byte order.
 
     place = 2^64 - 1 - when its row was placed (u64, epoch ms) | the row's key
 
-A row is placed when its message is accepted, moved, redriven, or put off because its topic refuses it.
+A row is placed when its message is accepted, moved, redriven, or deferred because its topic refuses it.
 """
 
 from __future__ import annotations

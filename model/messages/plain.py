@@ -1,6 +1,6 @@
-"""Records of plain Kafka clients in the buffer topic: what their headers say, as a command.
+"""Turns records of plain Kafka clients in the buffer topic into commands, by their headers.
 
-    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
+    schedule   duemq-topic, one time, and optionally duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
                duemq-expires-after; x-duemq-return makes the name that of a message that a consumer sends back
                (model/messages/names.py)
     move       duemq-move: an id or a name, and one time
@@ -10,12 +10,13 @@
     a time     duemq-deliver-at (a date-time with an offset, or epoch ms), duemq-delay (ms, or text such as 90s),
                x-delay (the same; a negative one is 0, as in RabbitMQ's plug-in), or DELAY (a level of `CLASSIC_LEVELS`)
 
-The payload of a change by name says who asked, where a proxy wrote it (model/callers/caller.py).
+The payload of a change by name is its caller, if a proxy wrote it (model/callers/caller.py).
 
-Relative times count from the moment the log appended the record. What a record means follows from the record and the
-shard it is in alone, and from no setting, so that every replica finds the same. `docs/kafka.md` tells users.
-Two rules hang on more: the zones of the machine, and how early a time may be, which older versions did not check. The
-master decides by them; a reader with `judged` obeys (docs/adr/0060-times-that-are-meant.md).
+Relative times count from the moment the log appended the record. The meaning of a record depends only on the record and
+its shard, not on settings, so every replica agrees. `docs/kafka.md` is for users.
+
+Two rules depend on more: the zones of the machine, and how early a time may be, which older versions did not check. The
+master decides by them; a reader with `judged` accepts its decision (docs/adr/0060-times-that-are-meant.md).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _CHANGES = {"duemq-cancel": CANCEL, "duemq-move": MOVE, "duemq-deliver-now": DEL
 _HEADER_OF = {kind: header for header, kind in _CHANGES.items()}
 _AT, _X_DELAY, _LEVEL = "duemq-deliver-at", "x-delay", "DELAY"
 _TIMES = (_AT, "duemq-delay", _X_DELAY, _LEVEL)
-# The header that makes a record a command of one kind, and all that go with it. The first one that a record has counts.
+# The header that makes a record a command of one kind, and the headers it allows. The first match counts.
 _OF_KIND = {
     import_command.HEADER: frozenset((import_command.HEADER,)),
     **{header: frozenset((header, *_TIMES) if kind == MOVE else (header,)) for header, kind in _CHANGES.items()},
@@ -85,7 +86,7 @@ _LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class ByName(NamedTuple):
-    """A change of whatever message of this shard has the name (with its prefix). `due` in ms, of a move; `by`: see
+    """A change of the message of this shard with this name (and its prefix). `due` in ms, of a move; `by`: see
     `Change`."""
 
     kind: int
@@ -95,13 +96,13 @@ class ByName(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """A record that cannot be understood: a code, the header at fault and the rule, in a sentence."""
+    """A record that cannot be understood: a code, the header at fault and the rule, as a sentence."""
 
     reason: str
 
 
 class RecordPosition(NamedTuple):
-    """Where a record is. `shards`: how many the cluster has; None leaves the shards of names unchecked."""
+    """Where a record is. `shards`: of the cluster; None leaves the shards of names unchecked."""
 
     shard: int
     shards: int | None
@@ -111,7 +112,7 @@ class RecordPosition(NamedTuple):
 def command_of(
     frame: bytes, timestamp: int, place: RecordPosition, judged: bool = False
 ) -> bytes | Change | ByName | ImportCommand | Malformed:
-    """What a record means that is no envelope: the frame of a schedule, a change or a file to import. Never raises.
+    """The meaning of a record without an envelope: the frame of a schedule, a change or a file to import. Never raises.
 
     `timestamp`: when the log appended it, epoch ms. `judged`: whether a master has accepted it before.
     """
@@ -138,7 +139,7 @@ def command_of(
 
 
 def change_by_name(kind: int, name: str, due: int, by: str = "") -> bytes:
-    """The frame of a change of the message that a client named so; of a move to `due` (ms). `by`: who asked."""
+    """The frame of a change of the message with a client's name; of a move to `due` (ms). `by`: the caller."""
     headers = [(_HEADER_OF[kind], name.encode())]
     if kind == MOVE:
         headers.append((_AT, b"%d" % due))
@@ -146,7 +147,7 @@ def change_by_name(kind: int, name: str, due: int, by: str = "") -> bytes:
 
 
 def read_record(frame: bytes) -> Record | None:
-    """The record in a frame, or None where the bytes are no frame."""
+    """The record in a frame, or None if the bytes are not a frame."""
     if len(frame) < HEAD.size:
         return None
     key_bytes, count, header_bytes = HEAD.unpack_from(frame)
@@ -161,7 +162,7 @@ def read_record(frame: bytes) -> Record | None:
 
 
 def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
-    """The frame of the dead letter of a record that was malformed: as it came, with the reason and where it was."""
+    """The frame of a malformed record's dead letter: the record as it came, with the reason and its position."""
     record = read_record(frame) or Record(None, (), frame)
     where = (
         ("duemq-reason", b"malformed"), ("duemq-error", reason.encode(errors="replace")),
@@ -186,7 +187,7 @@ def _our_headers(headers: Headers) -> dict[str, bytes]:
 
 
 def _texts(ours: dict[str, bytes]) -> dict[str, str]:
-    """The headers' values as text, but for the key (any bytes) and the topic, which has a rule of its own."""
+    """The headers' values as text, except for the key (any bytes) and the topic (checked elsewhere)."""
     texts: dict[str, str] = {}
     for name, value in ours.items():
         try:
@@ -223,7 +224,7 @@ def _schedule(
     if name and any(header == RETURN_HEADER for header, _ in own):
         name, digest = of_return(texts[_NAME], topic, key, record.value)
     elif name:
-        # Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat.
+        # Of the record as sent, not of the resulting time: a repeat with a relative time is a duplicate.
         parts = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
         value = () if record.value is None else (record.value,)
         digest = fingerprint(*parts, b"" if key is None else b"k" + key, packed, *value)
@@ -265,7 +266,7 @@ def _change(
 
 
 def _due(texts: dict[str, str], timestamp: int, judged: bool) -> int:
-    """When, by the one header that says so (epoch ms)."""
+    """The due time from the one header that gives it (epoch ms)."""
     names = [name for name in _TIMES if name in texts]
     if len(names) != 1:
         code = "both_times" if names else "bad_time"
@@ -304,7 +305,7 @@ def _delay(text: str, name: str) -> int:
 
 
 def _name(text: str, header: str, place: RecordPosition) -> Name:
-    """The name of a client, if this shard decides about it."""
+    """A client's name, if it belongs to this shard."""
     if not is_name(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
         raise Rejected("bad_field", f"{header}: {what} {NAME_RULE}, not {shown(text)}")

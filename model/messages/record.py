@@ -31,7 +31,7 @@ Partition = tuple[str, int]  # topic and partition number
 
 
 class Record(NamedTuple):
-    """What a consumer sees of a frame."""
+    """A frame as a consumer sees it."""
 
     key: bytes | None
     headers: Headers
@@ -56,7 +56,7 @@ class StoredRecord(NamedTuple):
 
 
 def pack_headers(headers: Iterable[Header]) -> tuple[int, bytes]:
-    """How many there are, and their packed form, with null marks. Other packed headers may be put in front of it."""
+    """The number of headers, and their packed form with null marks. Other packed headers may be prepended to it."""
     parts: list[bytes] = []
     nulls: list[int] = []
     count = 0
@@ -126,7 +126,7 @@ def pack_record(key: bytes | None, headers: Iterable[Header], value: bytes | Non
 
 
 def frame_of(key: bytes | None, header_count: int, headers: bytes, value: bytes | None) -> bytes:
-    """A frame of headers that are packed already."""
+    """A frame with packed headers."""
     if value is None:
         headers, value = headers + NULL_VALUE, b""
     if key is None:
@@ -143,8 +143,8 @@ def unpack_record(frame: bytes) -> Record:
 
 
 def shorten(frame: bytes, most: int) -> bytes:
-    """The frame, or where it has more than `most` bytes one without its value, and if need be without its key and all
-    but its first headers. The header `duemq-shortened` says how many bytes it had."""
+    """The frame; if it has more than `most` bytes, one without its value and, if necessary, without its key and all but
+    its first headers. The header `duemq-shortened` has the original size in bytes."""
     if len(frame) <= most:
         return frame
     record = unpack_record(frame)

@@ -1,12 +1,12 @@
-"""The row of a message in the store: the frame its consumers will get, and in front of it what a shard must know.
+"""The row of a message in the store: the fields that a shard needs, then the frame that consumers will get.
 
-The frame is made once, when the message is scheduled, so that delivering thousands in one millisecond is slicing.
+The frame is built once, when the message is scheduled, so delivering thousands in one millisecond is only slicing.
 
     row   = attempts that failed (u16) | where the frame begins (u32) | expires ms (u64, 0 = never)
           | lengths of topic (u8), labels (u16), name (u8) | topic | labels (joined by LF)
           | notes (`model/messages/row_notes.py`) | name | frame
     frame = a record (`model/messages/record.py`) whose first headers are duemq-id, duemq-due, duemq-attempt,
-            duemq-redrives once it was redriven, and, where there are labels, duemq-labels; then come the sender's own
+            duemq-redrives after a redrive, and duemq-labels if it has labels; then come the sender's own
 
 `duemq-due` is the due time a message shows: that of its key, or the original one after deliver-now.
 """
@@ -38,7 +38,7 @@ from duemq.model.topics.rules import ID_CHARS, RESERVED_HEADERS
 ROW = Struct(">HIQBHB")
 _EXPIRES = slice(6, 14)
 _NEVER = bytes(8)
-TOPIC_BYTES_AT = 14  # where a row has the length of its topic
+TOPIC_BYTES_AT = 14  # the position of the topic's length in a row
 _SYSTEM_HEADERS = 3
 _REDRIVES_CHARS = 9
 _OWN_HEADERS = RESERVED_HEADERS.encode()
@@ -50,7 +50,7 @@ def _header_start(name: str, value_bytes: int) -> bytes:
     return HEADER.pack(len(name), value_bytes) + name.encode()
 
 
-# The system headers of a first delivery due between 2001 and 2286: a fixed layout that one format call fills in.
+# The system headers of a first delivery due between 2001 and 2286: one format call fills in their fixed layout.
 _ID_AT = len(_header_start("duemq-id", ID_CHARS))
 _DUE_CHARS = 13
 _DUE_AT = _ID_AT + ID_CHARS + len(_header_start("duemq-due", _DUE_CHARS))
@@ -66,7 +66,7 @@ _SYSTEM_BYTES = len(_SYSTEM % (bytes(ID_CHARS), 10**12))
 
 
 class Row(NamedTuple):
-    """Everything a row says. `headers` are the sender's own; `due` is the shown due time in ms."""
+    """The content of a row. `headers` are the sender's own; `due` is the shown due time in ms."""
 
     id: str
     topic: str
@@ -84,7 +84,7 @@ class Row(NamedTuple):
 def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
     """The row of a schedule command's frame, for a message with this id (32 ASCII bytes).
 
-    `fields`: what `read_schedule` said of it, where that was asked.
+    `fields`: the result of `read_schedule`, if the caller has it.
     """
     _, _, size, due, expires, topic_bytes, key_bytes, label_bytes, name_bytes, header_count, header_bytes = (
         fields or ENVELOPE.unpack_from(command, COMMAND_BODY)
@@ -121,8 +121,8 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
 
 
 def _senders_headers(packed: bytes, count: int) -> tuple[int, bytes]:
-    """The headers of an envelope but those that only duemq may write: how many, and packed. A sender's header of such a
-    name would be taken for duemq's."""
+    """The headers of an envelope without those that only duemq may write: their number, and packed. A sender's header
+    with such a name would be taken for duemq's."""
     headers = unpack_headers(packed, 0, count, len(packed))
     senders = [one for one in headers if one[0] == REDRIVEN_ID or not one[0].startswith(RESERVED_HEADERS)]
     is_null = packed[headers_end(packed, 0, count) :].endswith(NULL_VALUE)
@@ -136,7 +136,7 @@ PLAIN_DUES = range(10**12, 10**13)
 
 @lru_cache(maxsize=4_096)
 def plain_row(topic: bytes, key_bytes: int) -> bytes:
-    """What to make the rows of messages from that have no headers, labels, expiry and name.
+    """A format for rows of messages without headers, labels, expiry and name.
 
     `plain_row(topic, len(key)) % (key, id, due, payload)` is the row; without a key it has -1 and b"".
     """
@@ -146,7 +146,7 @@ def plain_row(topic: bytes, key_bytes: int) -> bytes:
 
 
 def system_headers(id_: bytes, due: int, attempt: int, labels: bytes = b"") -> tuple[int, bytes]:
-    """The headers every delivered record begins with: how many, and packed. `labels` joined by LF."""
+    """The headers that every delivered record begins with: their number, and packed. `labels` joined by LF."""
     pairs = [("duemq-id", id_), ("duemq-due", b"%d" % due), ("duemq-attempt", b"%d" % attempt)]
     if labels:
         pairs.append(("duemq-labels", labels.replace(b"\n", b",")))
@@ -186,7 +186,7 @@ def read_row(row: bytes) -> Row:
 
 
 def _redrives_in(headers: Headers) -> int:
-    """How often a message was redriven, by the headers of its frame. Another value than a number came from a sender
+    """How often a message was redriven, from the headers of its frame. A value that is not a number came from a sender
     through an older duemq."""
     name, value = headers[_SYSTEM_HEADERS] if len(headers) > _SYSTEM_HEADERS else ("", b"")
     return int(value) if name == _REDRIVES and value and value.isdigit() and len(value) <= _REDRIVES_CHARS else 0
@@ -221,12 +221,12 @@ def shows_due(row: bytes, due: int) -> bool:
 
 
 def first_key_of(row: bytes) -> bytes:
-    """The key the message was first placed under, and its id was made from."""
+    """The first key of the message, from which its id was made."""
     return peek(id_of(row).decode()).key
 
 
 def attempt_of(row: bytes) -> int:
-    """Deliveries that were tried and failed."""
+    """The number of failed deliveries."""
     return int.from_bytes(row[:2], "big")
 
 
@@ -259,13 +259,12 @@ def expires_of(row: bytes) -> int:
 
 
 def any_expires(due: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether one of many messages, given as keys and rows, may expire at all."""
+    """Whether any of these messages, given as keys and rows, can expire."""
     return not {row[_EXPIRES] for _, row in due} <= {_NEVER}
 
 
 def change_row(row: bytes, *, due: int | None = None, attempt: int | None = None, expires: int | None = None) -> bytes:
-    """The row of a message that shows another due time (ms), whose delivery was tried that often, or that expires at
-    another time (ms)."""
+    """The row with another shown due time (ms), number of attempts, or expiry (ms)."""
     failures, frame_at, old_expires, *others = ROW.unpack_from(row)
     record = unpack_record(row[frame_at:])
     attempts = failures if attempt is None else attempt
@@ -277,8 +276,8 @@ def change_row(row: bytes, *, due: int | None = None, attempt: int | None = None
 
 
 def redriven_row(row: bytes, topic: bytes = b"", *, keeps_expiry: bool = False) -> bytes:
-    """The row of a dead letter that is delivered again, to another `topic` where one is given: no attempt has failed
-    yet, one redrive more is counted, and unless `keeps_expiry` it does not expire any more."""
+    """The row of a redriven dead letter, with another `topic` if one is given: no failed attempts, one more redrive,
+    and no expiry unless `keeps_expiry`."""
     _, frame_at, expires, topic_bytes, label_bytes, name_bytes = ROW.unpack_from(row)
     topic = topic or topic_of(row)
     rest = row[ROW.size + topic_bytes : frame_at]
@@ -293,8 +292,8 @@ def redriven_row(row: bytes, topic: bytes = b"", *, keeps_expiry: bool = False) 
 
 
 def dead_frame(row: bytes, reason: str, attempts: int) -> bytes:
-    """The frame of a dead letter: as it would have been delivered, with its topic and the reason in headers: in
-    duemq's own, and in those that Kafka's brokers write for share groups (KIP-1191). `attempts`: that failed."""
+    """The frame of a dead letter: the delivered frame plus headers with its topic and the reason, both duemq's and
+    those that Kafka's brokers write for share groups (KIP-1191). `attempts`: failed ones."""
     record = unpack_record(frame_in(row))
     topic, text = topic_of(row), reason.encode()
     more = (
@@ -306,7 +305,7 @@ def dead_frame(row: bytes, reason: str, attempts: int) -> bytes:
 
 
 def payload_at(row: bytes) -> int:
-    """Where the payload begins, which is the row's last part."""
+    """Where the payload begins, the last part of a row."""
     at = int.from_bytes(row[2:6], "big")
     key_bytes, _, header_bytes = HEAD.unpack_from(row, at)
     end: int = at + HEAD.size + max(key_bytes, 0) + header_bytes

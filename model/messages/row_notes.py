@@ -1,13 +1,12 @@
-"""What a shard notes in a row beside the message: which jobs changed it, the attempts that failed, the changes.
+"""Notes that a shard keeps in a row: jobs that changed the message, failed attempts, changes.
 
-Notes stand in front of the row's name (`model/messages/row.py`), as JSON, and consumers never get them. Most rows have
-none.
+Notes precede the row's name (`model/messages/row.py`), as JSON, and consumers never get them. Most rows have none.
 
     notes = [tags, [[at ms, reason], ...]]
           | [tags, [[at ms, reason], ...], [[kind, at ms, before ms, after ms, by], ...], changes left out]
 
-A tag is `JOB/STEP` in ASCII: the step of a job that a change was a part of (docs/adr/0041). Tags are one of each job,
-the last one first, with blanks between (docs/adr/0051). Changes: docs/adr/0047.
+A tag is `JOB/STEP` in ASCII: the job step that made a change (docs/adr/0041). There is one tag per job, latest first,
+separated by blanks (docs/adr/0051). Changes: docs/adr/0047.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import orjson
 from duemq.model.messages.row import ROW
 
 MAX_ATTEMPTS: Final = 40
-"""How many failed attempts a row tells of: the last ones."""
+"""How many failed attempts a row keeps: the last ones."""
 
 MAX_CHANGES: Final = 16
-"""How many changes a message tells of: the first one and the last 15."""
+"""How many changes a row keeps: the first one and the last 15."""
 
 MAX_TAGS: Final = 16
-"""How many jobs a row tells of."""
+"""How many jobs a row keeps."""
 
 _REASON_BYTES: Final = 64
 
@@ -39,9 +38,9 @@ class Attempt(NamedTuple):
 
 
 class PastChange(NamedTuple):
-    """A change that was made: its kind (`model/messages/message.py`), when the log took its command (epoch ms; of a
-    cancel: when the message ended), the due times (ms) that the message showed before and has after it (0, 0: it
-    ended), and who asked (`model/callers/caller.py`)."""
+    """A past change: its kind (`model/messages/message.py`), when the log appended its command (epoch ms; of a cancel:
+    when the message ended), the due times (ms) before and after it (0, 0: it ended), and its caller
+    (`model/callers/caller.py`)."""
 
     kind: int
     at: int
@@ -57,7 +56,7 @@ class ChangeHistory(NamedTuple):
     left_out: int = 0
 
     def with_change(self, change: PastChange) -> ChangeHistory:
-        """The history with one more change; the second one makes room for it where there are as many as may be."""
+        """The history with one more change. A full history drops its second change."""
         changes = (*self.changes, change)
         if len(changes) <= MAX_CHANGES:
             return ChangeHistory(changes, self.left_out)
@@ -68,7 +67,7 @@ UNCHANGED: Final = ChangeHistory()
 
 
 class Notes(NamedTuple):
-    """`tags`: of the steps of jobs that changed the message, one of each job, the last one first."""
+    """`tags`: of the job steps that changed the message, one per job, latest first."""
 
     tags: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
@@ -93,7 +92,7 @@ def tags_of(row: bytes) -> tuple[str, ...]:
 
 
 def with_change(row: bytes, change: PastChange, tag: str) -> bytes:
-    """The row with one more change. `tag`: of the step of a job that it is a part of; empty for none."""
+    """The row with one more change. `tag`: of its job step; empty for none."""
     notes = notes_of(row)
     tags = _with_tag(notes.tags, tag) if tag else notes.tags
     return _with_notes(row, notes._replace(tags=tags, history=notes.history.with_change(change)))
@@ -107,15 +106,15 @@ def with_attempt(row: bytes, attempt: Attempt) -> bytes:
 
 
 def same_job(tag: str, other: str) -> bool:
-    """Whether both tags are of steps of one job."""
+    """Whether both tags are of the same job."""
     return tag.partition("/")[0] == other.partition("/")[0]
 
 
 def earlier_step(tags: Sequence[str], tag: str) -> str | None:
-    """The step by which the job of `tag` has changed a message with these tags before; None if it has not.
+    """The step by which the job of `tag` has changed a message with these tags; None if it has not.
 
-    Empty if that is forgotten. A full list drops the lowest job id, and ids are in the order in which jobs began, so a
-    job below all ids of a full list may have been dropped. It does not change the message again.
+    Empty if unknown. A full list drops the lowest job id, and ids are in the order in which jobs began, so a job below
+    all ids of a full list may have been dropped. It does not change the message again.
     """
     for one in tags:
         if same_job(one, tag):

@@ -1,4 +1,4 @@
-"""What all nodes and proxies of a cluster have in common, wherever it is kept: a data folder, or ZooKeeper."""
+"""What all nodes and proxies of a cluster share. It is stored in a data folder or in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from duemq.model.topics.topic_names import OWN
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """`cluster`: its id, random. `shards`: how many. `secret`: the key of the ids' checksums (32 bytes).
+    """`cluster`: its random id. `shards`: how many. `secret`: the key of the ids' checksums (32 bytes).
 
-    `prefix`: how the names of its topics begin on brokers.
+    `prefix`: of its topics on brokers.
 
-    `topic_ids`: of the logs that it works on, by topic. Empty before the first start: then its logs must be empty, too.
-    None for a cluster that an older duemq made, whose logs may have anything.
+    `topic_ids`: of its logs, by topic. Empty before the first start, when its logs must be empty, too. None for a
+    cluster that an older duemq created: its logs may hold anything.
     """
 
     cluster: str

@@ -21,12 +21,12 @@ def checked_group(group: str) -> str:
 
 
 def retry_topic(group: str) -> str:
-    """Where messages come back that the group could not handle."""
+    """The topic of messages that the group could not handle, to be tried again."""
     return RETRY + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where messages end that the group gave up."""
+    """The topic of messages that the group gave up on."""
     return DEAD + group
 
 

@@ -1,8 +1,8 @@
-"""What a message may be: the constants, patterns and sentences that every way into duemq shares.
+"""The rules for messages: constants, patterns and sentences that all inputs of duemq share.
 
-Each way has a checker of its own, for its own form of a message: JSON (`proxy/request/ingress.py`), headers of Kafka
+Each input has its own checker for its form of a message: JSON (`proxy/request/ingress.py`), headers of Kafka
 (`plain.py`), Arrow columns (`storage/imports/row_rules.py`) and Spark columns (`pipeline/bulk_schedule/rules.py`). The
-audit has its own copies on purpose: it judges the server.
+audit has its own copies on purpose: it checks the server.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ TOPIC_BYTES = 249  # the longest name of a topic in Kafka
 TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}")
 TOPIC_FORM = f"1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -"
 TOPIC_RULE = f"must be {TOPIC_FORM}"
-# No topics: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for
-# themselves.
+# Not allowed as topics: a foreign record in a ledger would stop its shard, and brokers reserve `__`.
 RESERVED_TOPICS = ("duemq.", "__")
 
 NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,128}")
-"""A name that a client chose for a message, see `is_name`. Not `str.isprintable`, which knows more characters with each
-version of Python: all replicas must find the same."""
+"""A name that a client chose for a message, see `is_name`. Not `str.isprintable`, which changes with each version of
+Python: all replicas must agree."""
 NAME_BYTES = 200
 NAME_RULE = f"1 to 128 characters, at most {NAME_BYTES} bytes of UTF-8, none of them a control character"
 
@@ -49,9 +48,9 @@ _HANDED_ON = frozenset((
 
 
 def is_reserved_header(name: str, topic: str = "") -> bool:
-    """Whether a caller over HTTP may not give a message for `topic` a header of this name: with such headers duemq, or
-    a consumer that sends a message back, tells where it came from and why. Clients that send a record on keep
-    `_HANDED_ON`. In a topic of dead letters a client tells what died, as consumers do."""
+    """Whether an HTTP caller may not set a header of this name for `topic`: duemq, and consumers that send a message
+    back, use such headers to record its origin and the reason. Clients that forward a record keep `_HANDED_ON`. In a
+    topic of dead letters, clients set them as consumers do."""
     lower = name.lower()
     if lower.startswith(_CONSUMERS_HEADERS):
         return lower not in _HANDED_ON and not topic.startswith(DEAD)

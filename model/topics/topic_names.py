@@ -1,9 +1,9 @@
-"""How duemq's own names look on brokers that several clusters share.
+"""Names of duemq's topics on brokers that several clusters share.
 
 Inside duemq a cluster's topics are `duemq.buffer`, `duemq.ledger` and so on, and `destination.NAME` with those of its
-retries and dead letters. On the brokers each has the prefix of its cluster: `duemq.CLUSTER.buffer`,
-`retry.duemq.CLUSTER.destination.NAME`. The default cluster, and one that was made before there were prefixes, have
-`duemq.`, and names as they are. Senders reach no topic that begins with `duemq.` (`RESERVED_TOPICS`).
+retries and dead letters. On the brokers, each has its cluster's prefix: `duemq.CLUSTER.buffer`,
+`retry.duemq.CLUSTER.destination.NAME`. The default cluster, and clusters older than prefixes, use `duemq.` and plain
+names. Senders cannot reach topics that begin with `duemq.` (`RESERVED_TOPICS`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OWN: Final = "duemq."
 DEFAULT_CLUSTER: Final = "duemq"
 _DESTINATION = "destination."
 _LEADS = ("", RETRY, DEAD)
-# What another cluster has, by its name alone.
+# Names of other clusters' topics.
 _OTHERS = re.compile(
     r"duemq\.[A-Za-z0-9._-]+\.(buffer|ledger|admin|jobs|trail|relays|clock|dlq)"
     r"|(retry\.|dlq\.)?duemq\.[A-Za-z0-9._-]+\.destination\.[A-Za-z0-9_-]+"
@@ -29,13 +29,13 @@ _CURSORS = re.compile(r"duemq-place-|duemq\.[A-Za-z0-9._-]+\.place-")
 
 
 def prefix_of(cluster: str) -> str:
-    """The prefix of a cluster that is made now."""
+    """The prefix of a new cluster."""
     return OWN if cluster == DEFAULT_CLUSTER else f"{OWN}{cluster}."
 
 
 @dataclass(frozen=True, slots=True)
 class TopicNames:
-    """The names of the cluster with this prefix. `own`: what duemq calls a topic; `on_brokers`: what brokers do.
+    """The names of the cluster with this prefix. `own`: duemq's name of a topic; `on_brokers`: the brokers' name.
 
     The group of a destination has the same name as its topic.
     """
@@ -53,7 +53,7 @@ class TopicNames:
         return topic
 
     def own(self, topic: str) -> str | None:
-        """None for a topic that is another cluster's."""
+        """None for another cluster's topic."""
         if self.prefix != OWN:
             for lead in _LEADS:
                 if topic.startswith(lead + self.prefix):
@@ -64,15 +64,15 @@ class TopicNames:
 
     @property
     def cursors(self) -> str:
-        """How the names of the groups begin that the cursors of named consumers are kept under."""
+        """The prefix of the groups that keep the cursors of named consumers."""
         return "duemq-place-" if self.prefix == OWN else f"{self.prefix}place-"
 
 
 def is_cursor_group(group: str) -> bool:
-    """Whether a cluster keeps the cursors of a named consumer under this group. Its offsets are none."""
+    """Whether a cluster keeps the cursors of a named consumer under this group. Its offsets are not real ones."""
     return _CURSORS.match(group) is not None
 
 
 def is_of_another(topic: str) -> bool:
-    """Whether the default cluster may not have a topic of this name, because a cluster with a prefix may."""
+    """Whether a topic of this name is reserved for clusters with a prefix, so the default cluster may not have it."""
     return _OTHERS.fullmatch(topic) is not None

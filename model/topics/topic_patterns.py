@@ -1,4 +1,4 @@
-"""Patterns of topics, such as `orders.*`, by which settings and API keys name several."""
+"""Patterns of topics, such as `orders.*`, in settings and API keys."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1024)
 def topic_matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
-    """Says of a topic whether one of the patterns, of which there has to be one, is for it."""
+    """Return a matcher for topics. `patterns` must not be empty."""
     return re.compile("|".join(map(translate, patterns))).match

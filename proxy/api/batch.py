@@ -1,4 +1,4 @@
-"""Accepting many messages in one request, each of them with or without a name."""
+"""Accepts many messages in one request, each with or without a name."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from duemq.web.problem import rejection
 from duemq.web.reply import JsonResponse
 
 NAMING = ("name", "idempotency_key")
-"""What an item may have beside the fields of a message: one of them."""
+"""Fields of an item in addition to those of a message; only one may be set."""
 
-_ITEMS_PER_TURN = 250  # how many of a batch are checked before others get a turn: about 1 ms
+_ITEMS_PER_TURN = 250  # items checked before other tasks run: about 1 ms
 
 
 class _Naming(NamedTuple):
-    """The name of an item as its sender gave it (None: an idempotency key), as shards know it, and its fingerprint."""
+    """The name of an item as given (None: an idempotency key), its name in shards, and its fingerprint."""
 
     text: str | None
     name: Name
@@ -72,7 +72,7 @@ async def post_batch(service: Service, request: Request) -> Response:
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
     if has_json:
-        deque(payloads, 0)  # it judges the end of the list
+        deque(payloads, 0)  # check the end of the list
     del body, items  # as large as the drafts
     if drafts:
         answers.update(zip(places, await service.gateway.send(drafts), strict=True))
@@ -99,7 +99,7 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
     if type(text) is not str:
         raise Rejected("bad_field", f"{field} must be text, not {shown(text)}", field)
     rest = {name: value for name, value in item.items() if name != field}
-    # As of a PUT under the name: each of them may repeat the other.
+    # As for a PUT under the name, because either may repeat the other.
     content = fingerprint(canonical(rest), b"")
     if field == "name":
         return _Naming(text, client_name(request, text), content), rest
@@ -107,12 +107,13 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
 
 
 async def _settle_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
-    """Give what was refused as things stand what the first one of its name got, and say where there is a conflict."""
+    """Answer items refused as `RejectedNow` with the receipt of the first message of their name, and report
+    conflicts."""
     if late := [at for at in namings if isinstance(answers[at], RejectedNow)]:
         firsts: Sequence[Receipt | Rejected | None]
         try:
             firsts = await service.gateway.named([(namings[at].name, namings[at].content) for at in late])
-        except Unavailable as error:  # others of the batch are accepted by now
+        except Unavailable as error:  # other items of the batch are already accepted
             firsts = [Rejected(OutcomeUnknown.code, error.detail)] * len(late)
         answers.update((at, first) for at, first in zip(late, firsts, strict=True) if first is not None)
     for at, naming in namings.items():

@@ -1,4 +1,4 @@
-"""Changing one's mind: move, cancel, deliver now, redrive. The answer is the ledger's, or that it is not known yet."""
+"""Changes of messages: move, cancel, deliver now, redrive. The answer is the ledger's, or that it is not known yet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from duemq.web.reply import JsonResponse
 MAX_IDS: Final = 10_000
 _MAX_IDS_BYTES: Final = 4 << 20
 _MAX_MOVES_BYTES: Final = 8 << 20
-_ITEMS_PER_TURN: Final = 250  # how many are read before others get a turn: about 1 ms
+_ITEMS_PER_TURN: Final = 250  # items read before other tasks run: about 1 ms
 _STATUS_OF: Final = {
     Answer.OK: "cancelled",
     Answer.CANCELLED_BEFORE: "cancelled",
@@ -71,7 +71,7 @@ async def _moved(service: Service, request: Request, ref: str, outcome: ChangeOu
 
 
 def _not_moved(outcome: ChangeOutcome) -> Rejected:
-    """Why a message was not moved that could still be changed."""
+    """Why a message that could still be changed was not moved."""
     if outcome.answer is Answer.MALFORMED:
         return Rejected("not_supported", f"the node of message {outcome.id} is of an older version: upgrade it first")
     detail = f"message {outcome.id} would expire before it is due; a move with {_SHIFT} moves its expiry, too"
@@ -90,7 +90,7 @@ async def purge(service: Service, request: Request) -> Response:
 
 
 def check_open_topic(service: Service, topic: str) -> None:
-    """Raises Rejected where no message may go to this topic."""
+    """Raises Rejected if messages may not go to this topic."""
     if not is_topic(check_topic(topic).encode()):
         raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
     service.ingress.check_open_topic(topic)
@@ -115,7 +115,7 @@ async def delete_message(service: Service, request: Request) -> Response:
     ref = message_ref(request)
     (outcome,) = await service.gateway.change(CANCEL, (ref,), by=changed_by(request))
     if outcome.answer is None or (outcome.answer is Answer.CANCELLED_BEFORE and not outcome.at):
-        return _pending(outcome)  # or when it was cancelled, which a repeat has to say as well
+        return _pending(outcome)  # or the time of the cancel, which a repeat must return, too
     if _STATUS_OF.get(outcome.answer) != "cancelled":
         raise _too_late(outcome, ref)
     return JsonResponse({"id": outcome.id, "status": "cancelled", **times("cancelled_at", outcome.at)})
@@ -133,7 +133,7 @@ async def cancel_many(service: Service, request: Request) -> Response:
 
 
 async def move_many(service: Service, request: Request) -> Response:
-    """Each to a time of its own. Bad times are answered one by one, as in a batch; the others are moved."""
+    """Move each to its own time. Bad times are answered one by one, as in a batch; the others are moved."""
     body = await read_json(request, _MAX_MOVES_BYTES, code="batch_too_large")
     check_fields(body, ("moves", "times", _SHIFT))
     kind, terms = _kind_of_move(body)
@@ -221,9 +221,9 @@ async def _cancel_ids(service: Service, ids: Any, timed: bool, by: str) -> list[
 
 
 async def _cancel_matching(service: Service, request: Request, fields: Any, timed: bool) -> Response:
-    """Cancels page after page, each one after it was found, for as long as the client is there.
+    """Cancel page after page, as long as the client is connected.
 
-    All are counted. The first ones are in the results; more would be gigabytes where millions match.
+    All are counted. The results only list the first ones; for millions of matches, more would be gigabytes.
     """
     _check_filter(fields)
     query, by = replace(read_filter(fields, "bad_field"), limit=MAX_LIMIT), changed_by(request)
@@ -260,7 +260,7 @@ def _result(outcome: ChangeOutcome, timed: bool) -> dict[str, Any]:
 
 
 def _timed(status: str, at: int) -> dict[str, Any]:
-    """When it ended, under the name that a status has for it."""
+    """When it ended, under the status's name for that time."""
     return times(f"{status.removeprefix('already_')}_at", at) if at else {}
 
 
@@ -272,12 +272,12 @@ async def _changed(service: Service, request: Request, ref: str, outcome: Change
     try:
         return await show(service, request, outcome.id)
     except Unavailable:
-        # It is done; only no replica can show it just now. An error would ask for a repeat.
+        # It is done, but no replica can show it now. An error would suggest a retry.
         return _pending(outcome)
 
 
 def _pending(outcome: ChangeOutcome) -> Response:
-    # Relative to the path of the request, /v1/messages/ID or /v1/dlq/ID:redrive behind whatever a proxy puts before it.
+    # Relative to the request's path, /v1/messages/ID or /v1/dlq/ID:redrive, which a proxy may prefix.
     location = {"Location": f"../messages/{quote(outcome.id, safe='')}"}
     return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
 

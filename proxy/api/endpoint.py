@@ -1,4 +1,4 @@
-"""One table says which endpoints there are. Requests are routed by it, and the OpenAPI document is made from it."""
+"""The table of endpoints, which routes requests and produces the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop.
-    `endings`: what an answer that takes time watches.
-    `history`, `fresh_letters`: what the console shows over time, and as waiting for a decision."""
+    """The services that handlers use. `clock` returns epoch ms; `closing` is set when the server begins to stop.
+    `endings`: for long answers. `history`, `fresh_letters`: for the console's charts, and its dead letters that wait
+    for a decision."""
 
     gateway: Gateway
     ingress: Ingress
@@ -80,7 +80,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ResponseSpec:
-    """What a status means, and the shape of its body: one model, or one per media type."""
+    """The meaning of a status, and the shape of its body: one model, or one per media type."""
 
     description: str
     body: type[BaseModel] | Mapping[str, Any] | None = None
@@ -89,11 +89,11 @@ class ResponseSpec:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One method of one path. `scope`: what a caller has to be allowed to do; None: anybody may call it. It has no
-    default: a route that does not declare one keeps the server from starting. `errors` are
-    the codes of `web/problem.py` that it may answer with, to which those are added that follow from what it takes;
-    `notes` is what a caller has to know besides, in Markdown. `audited`: what it does is written to the trail, as is
-    each change that needs the scope operate or admin. `all_topics`: it is refused to a caller for some topics only."""
+    """One method of one path. `scope`: the scope it requires; None: open to every caller. It has no default: a route
+    without one keeps the server from starting. `errors`: its error codes of `web/problem.py`, in addition to those
+    implied by its parameters and body; `notes`: further information for callers, in Markdown. `audited`: its acts are
+    written to the trail, like each change that needs the scope operate or admin. `all_topics`: it is refused to callers
+    for some topics only."""
 
     method: str
     path: str
@@ -126,7 +126,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """Where a request goes. Without a handler: `allowed` has the methods the path knows; none = no such path.
+    """The target of a request. Without a handler: `allowed` has the path's methods; none = no such path.
 
     `audited`: the path of an endpoint whose acts are written to the trail.
     """
@@ -137,14 +137,14 @@ class RouteMatch:
 
 
 class FoundRoute(NamedTuple):
-    """An endpoint that a request asks for, and the parameters of its path."""
+    """The endpoint of a request, and the parameters of its path."""
 
     route: _Route
     parameters: dict[str, str]
 
     @property
     def scope(self) -> Scope | None:
-        """What the caller has to be allowed to do; None: anybody may."""
+        """The required scope; None: open to every caller."""
         return self.route.scope
 
 
@@ -156,13 +156,13 @@ register_url_convertor("plain", _WithoutColon())
 
 
 def route_path(path: str) -> str:
-    """The path of an endpoint as starlette reads it. A `{name}` has no colon: what follows one is a call, of which
-    the methods of the name itself are none."""
+    """The path of an endpoint for starlette. A `{name}` has no colon: the part after a colon is a call with separate
+    methods."""
     return path.replace("{name}", "{name:plain}")
 
 
 class _Route:
-    """An endpoint as requests meet it."""
+    """An endpoint, prepared for requests."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.pattern, _, _ = compile_path(route_path(endpoint.path))
@@ -174,11 +174,11 @@ class _Route:
 
 
 class Router:
-    """Finds the endpoint of a request. Paths asked for most often should come first."""
+    """Finds the endpoint of a request. Frequent paths should come first."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._routes = [_Route(one) for one in endpoints]
-        # Few have one method and as many slashes, and no parameter has a slash in it.
+        # Few share a method and a number of slashes, and parameters have no slashes.
         self._few: dict[tuple[str, int], list[_Route]] = {}
         for route in self._routes:
             for method in route.methods:
@@ -193,20 +193,20 @@ class Router:
                 if has_slash:
                     parameters = {name: unquote(value) for name, value in parameters.items()}
                 return FoundRoute(route, parameters)
-        if _CONTROL.search(path):  # a parameter has rules for its text, but a gateway may take this for another path
+        if _CONTROL.search(path):  # a gateway may read this as another path, even if a parameter would refuse it
             raise Rejected("malformed_request", f"there is nothing at {shown(path)}, which has a control character")
         return None
 
     def open(self, request: Request, target: FoundRoute | None, grant: Grant) -> RouteMatch:
-        """Puts the path's parameters into the request. Raises Rejected `forbidden` if the grant does not reach, and
-        for what the endpoint does not take."""
+        """Put the path's parameters into the request. Raises Rejected `forbidden` if the grant does not suffice, and
+        for anything the endpoint does not accept."""
         if target is None:
             path, _ = _path_of(request)
             allowed = {method for route in self._routes if route.pattern.fullmatch(path) for method in route.methods}
             return RouteMatch(None, tuple(sorted(allowed)))
         route, parameters = target
         if route.scope is not None and not grant.allows(route.scope):
-            raise Rejected("forbidden", f"this key has not the scope {route.scope}")
+            raise Rejected("forbidden", f"this key does not have the scope {route.scope}")
         if route.all_topics and grant.topics:
             raise Rejected("forbidden", "this needs a key for all topics")
         request.scope["path_params"] = parameters
@@ -218,7 +218,7 @@ class Router:
 
 
 def _path_of(request: Request) -> tuple[str, bool]:
-    """The path as routes read it, and whether a parameter has a slash, which it keeps as %2F."""
+    """The path for routing, and whether a parameter has a slash, which it keeps as %2F."""
     path: str = request.scope["path"]
     raw: bytes = request.scope.get("raw_path") or b""
     return (raw.decode("ascii"), True) if b"%2f" in raw.lower() else (path, False)
@@ -237,12 +237,12 @@ def _handler_of(endpoint: Endpoint) -> Handler:
 
 
 def _reading(handler: Handler) -> Handler:
-    """Of an endpoint that changes nothing: no cache keeps its answers, and no failure leaves anything in doubt."""
+    """Wraps an endpoint that changes nothing: its answers are not cached, and no failure leaves the outcome unknown."""
 
     async def read(service: Service, request: Request) -> Response:
         try:
             response = await handler(service, request)
-        except Rejected as error:  # a 404 may be kept, too
+        except Rejected as error:  # a cache may keep a 404, too
             response = problem_response(rejection(error))
         except OutcomeUnknown as error:
             raise Unavailable(error.detail) from error
@@ -254,7 +254,7 @@ def _reading(handler: Handler) -> Handler:
 
 
 def _without_body(handler: Handler) -> Handler:
-    """For a request that does not say how long its body is."""
+    """For a request with a body of unknown length."""
 
     async def checked(service: Service, request: Request) -> Response:
         async with body_under_way(share_of(request)):

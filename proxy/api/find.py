@@ -1,4 +1,4 @@
-"""Looking messages up: one by id or name, lists with filters, and the dead letters."""
+"""Lookups of messages: one by id or name, lists with filters, and the dead letters."""
 
 from __future__ import annotations
 

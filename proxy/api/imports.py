@@ -1,4 +1,4 @@
-"""Importing files of messages: handed over by their path, taken in by each replica for itself."""
+"""Imports of files of messages: submitted by path, read by each replica."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def post_imports(service: Service, request: Request) -> Response:
 
 
 def _imports(service: Service, body: dict[str, Any]) -> list[ImportCommand]:
-    """What a batch says of its files, each of which could be handed over by itself. Blocks."""
+    """The import commands of a batch of files, which could also be submitted singly. Blocks."""
     check_fields(body, ("files",))
     files = body.get("files")
     if type(files) is not list or not files:
@@ -109,7 +109,7 @@ def _unknown(id_: str) -> Rejected:
 
 
 async def _import_file(service: Service, request: Request, body: dict[str, Any]) -> ImportCommand:
-    """What to say in the log of the file that a request names; it is read from end to end, unless all is said of it."""
+    """The import command for a request's file, which is read completely unless the request has all fields."""
     check_fields(body, _FIELDS)
     path, link = body.get("path"), body.get("link", False)
     if type(path) is not str:
@@ -164,7 +164,7 @@ async def get_import(service: Service, request: Request) -> Response:
 
 
 def _shown(one: ImportStatus) -> dict[str, Any]:
-    """`pending`: what the shard says of it is not known yet."""
+    """`pending`: the shard's answer is not known yet."""
     document: dict[str, Any] = {"id": one.id, "shard": one.shard, "state": "pending", "duplicate": one.known}
     if (record := one.import_record) is None:
         return document

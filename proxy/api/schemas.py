@@ -16,37 +16,37 @@ Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, exampl
 Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", examples=["orders"])]
 TopicPrefix = Annotated[
-    str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", description="How the topic begins.")
+    str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", description="Prefix of the topic.")
 ]
 _NAME = r"^[^\x00-\x1f\x7f-\x9f]+$"
-NamePrefix = Annotated[str, Field(min_length=1, max_length=128, pattern=_NAME, description="How the name begins.")]
+NamePrefix = Annotated[str, Field(min_length=1, max_length=128, pattern=_NAME, description="Prefix of the name.")]
 Instant = Annotated[
     Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=FIRST_MS)],
-    Field(description="RFC 3339 or RFC 9557, or epoch ms from March 1973 on: less is taken for seconds, and refused."),
+    Field(description="RFC 3339 or RFC 9557, or epoch ms from March 1973 on: lower values are refused."),
 ]
 Duration = Annotated[
     Annotated[str, Field(min_length=2)] | Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)],
     Field(description='Such as "90s", "2h30m", "PT90S", or ms, rounded up.', examples=["90s", 1500]),
 ]
-DelayMs = Annotated[float, Field(ge=0, description="As deliver_after, in ms.", examples=[1500])]
+DelayMs = Annotated[float, Field(ge=0, description="Like deliver_after, in ms.", examples=[1500])]
 Zone = Annotated[
     str,
-    Field(min_length=1, description="Of date-times without an offset.", examples=["Europe/Berlin"]),
+    Field(min_length=1, description="For date-times without an offset.", examples=["Europe/Berlin"]),
 ]
-Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less is at once.")]
-Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
+Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less means at once.")]
+Cursor = Annotated[str, Field(description="Opaque; only valid for the list or topic that it came from.")]
 
 
 HeaderValue = Annotated[
     str | dict[Literal["base64"], str] | None, Field(description="Text, null, or bytes as base64 (RFC 4648).")
 ]
 HeaderList = list[tuple[str, HeaderValue]]
-_HEADERS = "Of repeated names the last value; bytes that are not UTF-8 as \\xNN."
-_HEADER_LIST = "All headers in order, if headers does not say all."
+_HEADERS = "The last value of a repeated name; bytes that are not UTF-8 as \\xNN."
+_HEADER_LIST = "All headers in order, if headers cannot express them."
 
 
 class Shape(BaseModel):
-    model_config = ConfigDict(defer_build=True)  # the document is made when somebody asks for it, and seldom is
+    model_config = ConfigDict(defer_build=True)  # the document is built on request, which is rare
 
 
 class Closed(Shape):
@@ -77,25 +77,25 @@ class Message(Closed):
 
     topic: TopicName = ""
     destination: str = Field(
-        default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="One that is declared: its own topic.",
+        default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The name of a declared destination.",
         examples=["billing"],
     )  # fmt: skip
     payload: str | None = Field(
         default="", description="Text, or null. Decoded, a payload has at most 1 MiB by default."
     )
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
-    key: str = Field(default="", description="The key of the record in its topic; also a key to look messages up by.")
-    payload_json: Any = Field(default=None, description="Any JSON value. The payload is its text as it stands here.")
+    key: str = Field(default="", description="The record key in the topic; messages can be looked up by it.")
+    payload_json: Any = Field(default=None, description="Any JSON value. The payload is its exact text.")
     headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
-    header_list: HeaderList = Field(default=[], description="Headers of repeated names, with bytes or null.")
+    header_list: HeaderList = Field(default=[], description="Headers that may repeat, with bytes or null.")
     labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
     deliver_at: Instant = 0
     deliver_after: Duration = 0
     deliver_after_ms: DelayMs = 0
     delay_level: Level = 0
     zone: Zone = ""
-    expires_at: Instant = Field(default=0, description="Not delivered after this time, but put into the dead letters.")
-    expires_after: Duration = Field(default=0, description="The same, counted from when the server has the message.")
+    expires_at: Instant = Field(default=0, description="After this time it is dead-lettered instead of delivered.")
+    expires_after: Duration = Field(default=0, description="The same, relative to the server's receipt.")
 
 
 class When(Closed):
@@ -112,7 +112,7 @@ class When(Closed):
     deliver_after_ms: DelayMs = 0
     delay_level: Level = 0
     zone: Zone = ""
-    shift_expiry: bool = Field(default=False, description="Move the expiry, too, by as much.")
+    shift_expiry: bool = Field(default=False, description="Move the expiry by the same amount.")
 
 
 class BatchMessage(Message):
@@ -123,7 +123,7 @@ class BatchMessage(Message):
         description="As in PUT /v1/messages/{name}.", examples=["order-17"],
     )  # fmt: skip
     idempotency_key: str = Field(
-        default="", min_length=1, max_length=255, description="Of this message, as the header Idempotency-Key is."
+        default="", min_length=1, max_length=255, description="For this message, like the header Idempotency-Key."
     )
 
 
@@ -132,7 +132,7 @@ class Batch(Closed):
 
 
 class CancelFilter(Closed):
-    """The fields of the list. At least one besides status is needed."""
+    """The fields of the list. At least one other than status is required."""
 
     topic: TopicName = ""
     status: Status = "scheduled"
@@ -151,7 +151,7 @@ class CancelMany(Closed):
 
     ids: list[str] = Field(default=[], max_length=10_000, description="Ids or names.")
     filter: CancelFilter = CancelFilter()
-    times: bool = Field(default=False, description="Have the answers say when each message ended.")
+    times: bool = Field(default=False, description="Include the end time of each message.")
 
 
 class Move(Closed):
@@ -169,8 +169,8 @@ class Move(Closed):
 
 class MoveMany(Closed):
     moves: list[Move] = Field(max_length=10_000)
-    times: bool = Field(default=False, description="Have the answers say when messages ended that were not moved.")
-    shift_expiry: bool = Field(default=False, description="Move the expiry of each, too, by as much.")
+    times: bool = Field(default=False, description="Include the end times of messages that were not moved.")
+    shift_expiry: bool = Field(default=False, description="Move the expiry of each by the same amount.")
 
 
 class Place(Closed):
@@ -183,9 +183,7 @@ class Receipt(Shape):
     topic: TopicName
     deliver_at: Rfc3339
     deliver_at_ms: Ms
-    duplicate: bool = Field(
-        default=False, description="True where this was accepted before, under the same name or key."
-    )
+    duplicate: bool = Field(default=False, description="True if it was accepted before, under the same name or key.")
 
 
 class ImportCommand(Shape):
@@ -223,9 +221,9 @@ class FileImport(Shape):
     sha256: str = ""
     window: Rfc3339 = ""
     window_ms: Ms = 0
-    since: Rfc3339 = Field(default="", description="When it came into this state.")
+    since: Rfc3339 = Field(default="", description="When it entered this state.")
     since_ms: Ms = 0
-    reason: str = Field(default="", description="Why it was rejected, or what it waits for.")
+    reason: str = Field(default="", description="Why it was rejected or is pending.")
 
 
 class ImportList(Shape):
@@ -233,7 +231,7 @@ class ImportList(Shape):
 
 
 class ImportPage(ImportList):
-    count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
+    count: int = Field(ge=0, description="The total number; `limit` of them are listed.")
 
 
 class FailedAttempt(Shape):
@@ -246,13 +244,11 @@ class MessageChange(Shape):
     change: Literal["moved", "delivered_now", "redriven", "purged", "cancelled"]
     at: Rfc3339
     at_ms: Ms
-    from_: Rfc3339 = Field(default="", alias="from", description="When it was due. Not of what ends a message.")
+    from_: Rfc3339 = Field(default="", alias="from", description="The old due time. Absent if the change ended it.")
     from_ms: Ms = 0
-    to: Rfc3339 = Field(default="", description="When it is due since.")
+    to: Rfc3339 = Field(default="", description="The new due time.")
     to_ms: Ms = 0
-    by: str = Field(
-        default="", description="Who asked: key:NAME, user:ID (NAME), settings or job:ID, where that is known."
-    )
+    by: str = Field(default="", description="The caller: key:NAME, user:ID (NAME), settings or job:ID, if known.")
 
 
 class MessageState(Shape):
@@ -261,15 +257,15 @@ class MessageState(Shape):
     topic: TopicName
     deliver_at: Rfc3339
     deliver_at_ms: Ms
-    name: str = Field(default="", description="By which the caller may look it up. Absent if it has none.")
+    name: str = Field(default="", description="The name for lookups by this caller. Absent if it has none.")
     key: str | None = None
-    key_base64: str = Field(default="", description="In place of key where that is not UTF-8.")
+    key_base64: str = Field(default="", description="Replaces key if that is not UTF-8.")
     labels: list[str]
     headers: dict[str, str | None] = Field(description=_HEADERS)
     header_list: HeaderList = Field(default=[], description=_HEADER_LIST)
-    attempt: int = Field(description="How many deliveries were tried; 0 before the first.")
+    attempt: int = Field(description="The number of attempts; 0 before the first.")
     payload: str | None = Field(default="", description="While the message is held. Not in lists.")
-    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    payload_base64: str = Field(default="", description="Replaces payload if that is not UTF-8.")
     expires_at: Rfc3339 = ""
     expires_at_ms: Ms = 0
     delivered_at: Rfc3339 = ""
@@ -282,22 +278,22 @@ class MessageState(Shape):
     redrives: int = Field(default=0, description="How often it was redriven.")
     attempts: list[FailedAttempt] = Field(
         default_factory=list,
-        description="Deliveries that failed, and deaths, oldest first, as far as they are noted. Not in lists.",
+        description="Recorded failed deliveries and deaths, oldest first. Not in lists.",
     )
     changes: list[MessageChange] = Field(
         default_factory=list,
         max_length=16,
         description="Changes, oldest first: the first and the last 15. Not in lists.",
     )
-    changes_left_out: int = Field(default=0, description="How many more there were, after the first one.")
+    changes_left_out: int = Field(default=0, description="Changes left out after the first one.")
 
 
 class MessageList(Shape):
     messages: list[MessageState]
-    cursor: Cursor | None = Field(description="Where the next page begins; null after the last one.")
+    cursor: Cursor | None = Field(description="The start of the next page; null after the last one.")
     indexed: bool = Field(
-        default=False, description="Of a search: whether key and label were looked up in the index. Else all messages "
-        "were looked at, state by state, each state soonest first.",
+        default=False, description="For a search: whether key and label were looked up in the index. Else all messages "
+        "were scanned, state by state, each soonest first.",
     )  # fmt: skip
 
 
@@ -309,7 +305,7 @@ class Problem(Shape):
     status: int
     detail: str
     code: str = Field(description="Stable and machine-readable.")
-    field: str = Field(default="", description="What is at trouble, where one thing is.")
+    field: str = Field(default="", description="The field at fault, if there is one.")
 
 
 class Refused(Shape):
@@ -318,9 +314,9 @@ class Refused(Shape):
 
 class BatchResult(Shape):
     results: list[Receipt | Refused] = Field(description="In the order of the messages.")
-    accepted: int = Field(description="Now or, of duplicates, before.")
+    accepted: int = Field(description="Accepted now or, for duplicates, before.")
     rejected: int
-    unknown: int = Field(default=0, description="How many have the error outcome_unknown; absent where none has.")
+    unknown: int = Field(default=0, description="How many have the error outcome_unknown; absent if none has.")
 
 
 class Cancelled(Shape):
@@ -336,7 +332,7 @@ class Pending(Shape):
 
 
 class Ended(Shape):
-    """When it ended: only where times are asked for, and known."""
+    """When it ended, if times are requested, and known."""
 
     cancelled_at: Rfc3339 = ""
     cancelled_at_ms: Ms = 0
@@ -355,33 +351,33 @@ class CancelReport(Shape):
     results: list[CancelOutcome] = Field(
         description="In the order of the ids; by filter, soonest first, and at most 10,000."
     )
-    counts: dict[str, int] = Field(description="How many there are of each status.")
+    counts: dict[str, int] = Field(description="Counts by status.")
     truncated: bool = Field(
-        default=False, description="A filter met more than 10,000: all are counted, the first are in the results."
+        default=False, description="More than 10,000 matched: all are counted, the results have the first."
     )
 
 
 class MoveOutcome(Ended):
     id: str
     status: Literal["moved", "already_delivered", "already_cancelled", "already_dead", "unknown", "pending"]
-    deliver_at: Rfc3339 = Field(default="", description="When it is due now: where it was moved.")
+    deliver_at: Rfc3339 = Field(default="", description="The new due time, if it was moved.")
     deliver_at_ms: Ms = 0
 
 
 class MoveReport(Shape):
     results: list[MoveOutcome | Refused] = Field(description="In the order of the moves.")
-    counts: dict[str, int] = Field(description="How many there are of each status, and of refused ones: rejected.")
+    counts: dict[str, int] = Field(description="Counts by status, and `rejected` for refused ones.")
 
 
 class Topic(Shape):
     topic: TopicName
     partitions: int
-    records: int | None = Field(description="How many are kept; null where the topic cannot be read just now.")
-    start_offsets: list[int] = Field(description="The first one kept, per partition; empty where records is null.")
-    end_offsets: list[int] = Field(description="The next one to come, per partition; empty where records is null.")
+    records: int | None = Field(description="Kept records; null if the topic cannot be read now.")
+    start_offsets: list[int] = Field(description="The first kept one, per partition; empty if records is null.")
+    end_offsets: list[int] = Field(description="The next one, per partition; empty if records is null.")
     cursor: Cursor | None = Field(
-        description="The end of the topic: read after it for what is new. "
-        "Null where records is, and above 2,000 partitions."
+        description="The end of the topic: read after it for new records. "
+        "Null if records is null, and above 2,000 partitions."
     )
     trouble: str | None = Field(description="Why messages to it are refused or it cannot be read, null if all is well.")
     lateness: dict[str, Any] = Field(
@@ -390,9 +386,9 @@ class Topic(Shape):
 
 
 class TopicDetails(Topic):
-    pending: int | None = Field(description="Messages that wait for their time; null while a shard cannot tell.")
+    pending: int | None = Field(description="Messages that wait for their time; null while a shard does not know.")
     pending_unread: int | None = Field(
-        description="How many of them may be cancelled already: cancels in delay files are counted by topic in a while."
+        description="How many of them may be cancelled: cancels in delay files are counted by topic later."
     )
 
 
@@ -407,7 +403,7 @@ class Record(Shape):
     key: str | None = None
     key_base64: str = ""
     payload: str | None = ""
-    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    payload_base64: str = Field(default="", description="Replaces payload if that is not UTF-8.")
     headers: dict[str, str | None] = Field(
         description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own. " + _HEADERS
     )
@@ -421,10 +417,10 @@ class Records(Shape):
 
 class ShardTrouble(Shape):
     reason: Reason
-    state: str = Field(default="", description="Of the replica here: leading, following ...; empty of a proxy.")
+    state: str = Field(default="", description="Of the replica here: leading, following ...; empty for a proxy.")
     detail: str = Field(description="The reason in a sentence.")
-    producer: int | None = Field(default=None, description="Of a blocked shard: the producer's id; -1 if unknown.")
-    since_ms: int | None = Field(default=None, description="Of a blocked shard.")
+    producer: int | None = Field(default=None, description="For a blocked shard: the producer's id; -1 if unknown.")
+    since_ms: int | None = Field(default=None, description="For a blocked shard.")
 
 
 class Root(Shape):
@@ -437,10 +433,10 @@ class Root(Shape):
 class State(Shape):
     status: Literal["ok", "ready"]
     shards: dict[str, ShardTrouble] = Field(
-        default={}, description="Of /readyz: the shards that are not fine, by number, although it is ready."
+        default={}, description="For /readyz: shards in trouble, by number, even if it is ready."
     )
     topics: list[str] = Field(
-        default=[], description="Of /readyz: topics of duemq's own that cannot be used, or are not as they must be."
+        default=[], description="For /readyz: duemq's own topics that are unusable or misconfigured."
     )
 
 
@@ -450,23 +446,23 @@ class Node(Shape):
     rack: str
     state: Literal["joining", "ready", "draining", "out"]
     reason: str = Field(description="Why it is not ready; empty if it is.")
-    watermark: int = Field(ge=0, le=3, description="The mark its disk has reached: 1 purges, 2 shortens, 3 refuses.")
-    full: str = Field(description="Why it can take no new messages: its disk; empty if it can.")
+    watermark: int = Field(ge=0, le=3, description="The mark of its disk: 1 purges, 2 shortens, 3 refuses.")
+    full: str = Field(description="Why its disk allows no new messages; empty if it does.")
     master_of: list[int]
     holds: list[int] | None = Field(description="The shards it has replicas of; null = all.")
     lag: dict[str, int] = Field(description="Ledger entries each shard is behind.")
 
 
 class Shard(Shape):
-    """Only shard and master where nothing was committed yet."""
+    """Only shard and master before the first commit."""
 
     shard: int
     master: str | None = Field(description="The node's name; null while there is none.")
     entry: int = Field(default=0, description="The number of the last ledger entry.")
-    entry_age_ms: int = Field(default=0, description="How long ago that was committed. Without work there is none.")
+    entry_age_ms: int = Field(default=0, description="The age of that entry. Without work there are no new ones.")
     applied: int = Field(default=0, description="Commands below this offset are applied.")
     cursor_ms: Ms = Field(default=0, description="Messages due up to here are delivered.")
-    cursor_age_ms: int | None = Field(default=None, description="How long ago that is. It rests where nothing is due.")
+    cursor_age_ms: int | None = Field(default=None, description="The age of the cursor. It rests if nothing is due.")
     pending: int = Field(default=0, description="Messages held for later.")
     outcomes: dict[str, int] = Field(default={}, description="Messages ever accepted, and how they ended.")
 
@@ -474,21 +470,21 @@ class Shard(Shape):
 class Cluster(Shape):
     cluster: str = Field(description="The cluster's id.")
     nodes: list[Node]
-    topics: dict[str, str] = Field(description="Those that refuse messages, up to 16 of them, each with a sentence.")
+    topics: dict[str, str] = Field(description="Up to 16 topics that refuse messages, each with a sentence.")
     shards: list[Shard]
 
 
 class ImportLimits(Shape):
-    """Of files that are handed over."""
+    """Limits of submitted files."""
 
-    enabled: bool = Field(description="Whether files are taken in at all: delay_files.import_from names a place.")
+    enabled: bool = Field(description="Whether files can be imported: delay_files.import_from names a place.")
     max_files: int = Field(description="In one call.")
     max_file_rows: int
     min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")
 
 
 class Limits(Shape):
-    """What this server accepts: settings `limits.*`, `topics.allowed`, `delay_files.*`."""
+    """This server's limits: settings `limits.*`, `topics.allowed`, `delay_files.*`."""
 
     shards: int
     topics: list[str] = Field(description="Names or patterns such as orders.*; none = any topic.")
@@ -496,7 +492,7 @@ class Limits(Shape):
     max_payload_bytes: int
     max_key_bytes: int
     max_headers: int
-    max_headers_bytes: int = Field(description="All of one message, with 6 bytes each for lengths.")
+    max_headers_bytes: int = Field(description="All headers of one message, with 6 bytes each for lengths.")
     max_batch_items: int
     max_batch_bytes: int
     imports: ImportLimits

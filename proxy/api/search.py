@@ -1,8 +1,8 @@
 """A search by one text: messages with this id, name, key or label, in any state.
 
-It has parts, which follow one another: the id or name, then, newest first, the key, then the label. Without an index
-all messages are looked at, so key and label are looked for state by state. A cursor is the way (`i`: by the index, `s`:
-without), the number of the part, and the cursor in there.
+It has parts, in order: the id or name, then, newest first, the key, then the label. Without an index all messages are
+scanned, so key and label are searched state by state. A cursor consists of the way (`i`: by the index, `s`: by a scan),
+the number of the part, and the cursor within it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from duemq.proxy.gateway.base import Gateway, MessagePage
 from duemq.proxy.request.query import STATUSES
 from duemq.proxy.story.readers import is_return
 
-_PATIENCE_S: Final = 0.15  # no further part is begun later
+_PATIENCE_S: Final = 0.15  # no further part starts later
 _CURSOR: Final = re.compile(r"([is])([0-9])\.([A-Za-z0-9_-]*)")
 
 
 class FoundPage(NamedTuple):
-    """`indexed`: whether key and label were looked up in the index. `calls`: searches of the shards that it took."""
+    """`indexed`: whether key and label were looked up in the index. `calls`: the number of searches of the shards."""
 
     messages: list[MessageState]
     cursor: str | None
@@ -39,8 +39,8 @@ class _Part(NamedTuple):
 
 
 async def search(gateway: Gateway, text: str, query: Query, *, returns: bool) -> FoundPage:
-    """A page of what matches the text and the query, whose status may be None: any. `returns`: also messages that a
-    reader sent back. Raises Rejected `bad_query` and `bad_cursor`."""
+    """A page of messages that match the text and the query, whose status may be None: any. `returns`: include messages
+    that a reader sent back. Raises Rejected `bad_query` and `bad_cursor`."""
     if not text:
         raise Rejected("bad_query", "search must be an id, a name, a key or a label, not empty", "search")
     way, number, inner = _read(query.cursor)
@@ -59,7 +59,7 @@ async def search(gateway: Gateway, text: str, query: Query, *, returns: bool) ->
         except (Rejected, Unavailable) as error:
             if (way, number, inner) != ("i", 0, "") or error.code not in ("not_indexed", Unavailable.code):
                 raise
-            way, parts = "s", _parts("s", text, query)  # there is no index, or not yet
+            way, parts = "s", _parts("s", text, query)  # there is no index, or it is not ready
             continue
         messages += _new(page, part, text, exact, returns=returns)
         number, inner = (number, page.cursor) if page.cursor is not None else (number + 1, "")
@@ -67,7 +67,7 @@ async def search(gateway: Gateway, text: str, query: Query, *, returns: bool) ->
 
 
 def _new(page: MessagePage, part: _Part, text: str, exact: MessageState | None, *, returns: bool) -> list[MessageState]:
-    """The messages of a page that no part before had."""
+    """The messages of a page that no earlier part returned."""
     return [
         state
         for state in page.messages
@@ -92,7 +92,7 @@ def _read(cursor: str | None) -> tuple[str, int, str]:
 
 
 def _fits(query: Query, state: MessageState) -> bool:
-    """Whether a message that was found by its id or name matches the other fields."""
+    """Whether a message found by id or name matches the other fields."""
     return (
         query.status in (None, state.status)
         and query.topic in (None, state.topic)

@@ -1,4 +1,4 @@
-"""Accepting one message, also under a name."""
+"""Accepts one message, with or without a name."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def name_conflict(receipt: Receipt, name: str) -> Rejected:
 
 
 def _taken(code: str, detail: str, field: str, receipt: Receipt) -> Rejected:
-    """Says which message has the name, unless the caller may not know of it."""
+    """Names the message that has the name, unless the caller may not know it."""
     if not receipt.id:
         return Rejected(code, detail, field)
     return Rejected(code, f"{detail}: {receipt.id}", field, id=receipt.id)
 
 
 async def _accept(service: Service, sent: SentMessage, name: Name, content: bytes) -> Receipt:
-    """The receipt of one message. `content`: the fingerprint of what is sent under the name.
+    """The receipt of one message. `content`: the fingerprint of the message under the name.
 
-    A repeat gets what the first one got, whatever time it is now, and whatever limits there are.
+    A repeat gets the first one's receipt, regardless of the current time and limits.
     """
     try:
         draft = sent.draft(service.ingress, service.clock())

@@ -1,4 +1,4 @@
-"""About the server itself: its limits, and draining nodes."""
+"""Endpoints about the server: its limits, and draining nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 async def root(service: Service, request: Request) -> Response:
-    """Send browsers to the console, and tell programs the paths. They are relative: a proxy may have a path before."""
+    """Redirect browsers to the console; return the paths to programs. They are relative, because a proxy may add a
+    prefix."""
     if "text/html" in (header(request, b"accept") or "").lower():
         response = Response(status_code=303, headers={"Location": "console/"})
     else:

@@ -33,7 +33,7 @@ async def get_story(service: Service, request: Request) -> Response:
     }  # fmt: skip
     if state.status != "delivered":
         return JsonResponse(document)
-    # What consumers write is read by their own code, which takes a while to import and which few servers need.
+    # Parsing consumers' records needs their code, which is slow to import and rarely needed.
     await asyncio.to_thread(import_module, "duemq.proxy.story.story")
     from duemq.proxy.story.records import Budget
     from duemq.proxy.story.story import Walk
@@ -64,7 +64,7 @@ def _known(admin: Administration | None) -> tuple[Any, Any]:
 
 
 def _origin(state: MessageState) -> dict[str, Any]:
-    """Which message this one was before: it came back from a reader, or is a dead letter that was redriven."""
+    """The earlier message of this one, if a reader sent it back, or it is a redriven dead letter."""
     texts = {name: (value or b"").decode(errors="replace") for name, value in state.headers}
     if is_return(state):
         return {"return_of": texts["x-duemq-id"], "redriven_from": None}

@@ -17,25 +17,25 @@ class StoryPlace(Shape):
 
 
 class StoryEvent(Shape):
-    """failed: an attempt was refused. dead: the reader gave the message up. redriven: a job scheduled the dead letter
-    again, as the message `id`."""
+    """failed: an attempt was refused. dead: the reader gave up on the message. redriven: a job scheduled the dead
+    letter again, as the message `id`."""
 
     event: Literal["failed", "dead", "redriven"]
     at: Rfc3339
     at_ms: Ms
     error: str = Field(default="", description="The answer.")
-    left_out_after: int = Field(default=0, description="How many failed attempts after this one are not kept.")
+    left_out_after: int = Field(default=0, description="Failed attempts after this one that are not kept.")
     reason: str = Field(default="", description="Of a dead letter, such as retries or rejected.")
     topic: TopicName = Field(default="", description="Of the dead letter, or of the redriven message.")
     letter: str | None = Field(default=None, description="Of a dead letter: PARTITION:OFFSET; null: it is not kept.")
     id: str = ""
     status: Status = "scheduled"
     job: str | None = None
-    by: str | None = Field(default=None, description="Who began the job.")
+    by: str | None = Field(default=None, description="The caller who created the job.")
 
 
 class StoryRetry(Shape):
-    """A retry that waits: a message with its own id."""
+    """A pending retry: a message with its own id."""
 
     id: str
     number: int = Field(description="1: the first retry.")
@@ -45,13 +45,13 @@ class StoryRetry(Shape):
 
 
 class StoryReader(Shape):
-    """What one reader did. accepted: a destination took it, a group read past it without a failure. waiting: it is not
-    sent yet. retrying: it waits for `retry`. cancelled: its retry was cancelled. unknown: `detail` says why."""
+    """One reader's outcome. accepted: a destination accepted it, a group read past it without a failure. waiting: it is
+    not sent yet. retrying: it waits for `retry`. cancelled: its retry was cancelled. unknown: `detail` says why."""
 
     group: str
     destination: str | None = Field(description="Null for a group of consumers.")
     state: Literal["accepted", "waiting", "retrying", "dead", "redriven", "cancelled", "unknown"]
-    detail: str = Field(description="Why it waits, or is not known; else empty.")
+    detail: str = Field(description="Why it waits, or is unknown; else empty.")
     events: list[StoryEvent] = Field(description="Oldest first.")
     retry: StoryRetry | None
 
@@ -67,7 +67,7 @@ class Story(Shape):
     topic: TopicName
     place: StoryPlace | None = Field(description="Null: it is not delivered, or its record is not kept or not found.")
     readers: list[StoryReader] = Field(description="Destinations, and groups of consumers, that read the topic.")
-    hidden_readers: bool = Field(description="Whether there may be readers that this key may not know of.")
-    complete: bool = Field(description="False: more would have to be read than one answer may cost.")
+    hidden_readers: bool = Field(description="Whether there may be readers that this key may not see.")
+    complete: bool = Field(description="False: a complete answer would cost too many reads.")
     return_of: str | None = Field(description="The message that a reader sent back as this one.")
     redriven_from: RedrivenFrom | None

@@ -1,4 +1,4 @@
-"""Topics, their records, and the places of named consumers."""
+"""Topics, their records, and the positions of named consumers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from duemq.web.reply import JsonResponse
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 LAST_CURSOR = "x-duemq-last-cursor"
-_TOPICS_PER_TURN = 20  # rendered before others get a turn: about 1 ms
+_TOPICS_PER_TURN = 20  # rendered before other tasks run: about 1 ms
 _PARAMETERS = ("after", "consumer", "max", "wait")
 
 
@@ -52,7 +52,7 @@ async def get_topic(service: Service, request: Request) -> Response:
     topic, gateway = _topic_of(request), service.gateway
     info, counted = await asyncio.gather(gateway.bus.topic(topic), gateway.pending(topic))
     if info is None and counted is not None and counted.pending:
-        info = TopicInfo(topic, 0, (), ())  # the first delivery makes it
+        info = TopicInfo(topic, 0, (), ())  # the first delivery creates it
     if info is None:
         trouble = service.gateway.trouble(topic)
         why = f"messages to it are refused: {trouble}" if trouble else "nothing was delivered to it yet"
@@ -102,12 +102,12 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
     stored, expected = await bus.get_consumer_cursor(topic, consumer), header(request, LAST_CURSOR.encode())
     if info is None and stored is None:
         request.scope[UNCHANGED] = True
-        return Response(status_code=204)  # the start, where it begins without one: invented topics fill nothing
+        return Response(status_code=204)  # the start is the default, so invented topics store nothing
     if stored is not None and expected is not None and cursor_in(stored) != expected:
         name = request.path_params["consumer"]
         detail = (
             f"another process commits as consumer {name} of topic {topic}: one at a time may. Give each a consumer "
-            "name, or look the cursor up and go on there"
+            "name, or look up the cursor and continue there"
         )
         raise Rejected("consumer_in_use", detail, "consumer")
     if stored is None:
@@ -115,7 +115,7 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
     await bus.set_consumer_cursor(topic, consumer, cursor.encode())
     admin = service.access.admin
     if admin is not None and admin.trail.is_repeat((caller_name(request), topic, consumer)):
-        request.scope[UNCHANGED] = True  # the trail has that it commits, once an hour
+        request.scope[UNCHANGED] = True  # the trail records its commits once an hour
     return Response(status_code=204)
 
 
@@ -131,7 +131,7 @@ async def delete_consumer_cursor(service: Service, request: Request) -> Response
 
 
 async def _start(service: Service, topic: str, after: str | None, consumer: str | None) -> list[int]:
-    """Where to read from: `after` wins over the consumer's cursor, and without both it is the start."""
+    """Where to read from: `after` overrides the consumer's cursor; without both, the start."""
     bus = service.gateway.bus
     source = "after"
     if consumer is not None:
@@ -147,7 +147,7 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
 
 
 async def _readable(bus: Bus, topic: str) -> TopicInfo | None:
-    """See `readable`. Raises Rejected `not_supported` for a topic that no cursor could speak of."""
+    """See `readable`. Raises Rejected `not_supported` for a topic with too many partitions for a cursor."""
     info = await readable(bus, topic)
     if info is not None and info.partitions > MAX_PARTITIONS:
         detail = f"topic {topic} has {info.partitions} partitions; over HTTP one of up to {MAX_PARTITIONS} can be read"
@@ -162,7 +162,7 @@ async def _wait(service: Service, request: Request, topic: str, reader: TopicRea
     try:
         share = share_of(request)
         async with service.endings.watch(request.scope, request.receive) as end:
-            # Once more before the first wait: what came between reading and subscribing wakes nobody.
+            # Once more before the first wait: records between reading and subscribing wake no reader.
             page = await read_piece(reader, most, share)
             while not page and await end.or_growth(subscription, deadline - loop.time()):
                 page = await read_piece(reader, most, share)

@@ -1,6 +1,6 @@
-"""Calls of the API from inside: every page shows and does what the API shows and does, by the same code.
+"""Internal calls of the API, so that pages use the same code as the API.
 
-A call goes through the API's table of endpoints with the grant of the caller, so the API's own rules hold as well.
+A call goes through the API's table of endpoints with the caller's grant, so all rules of the API apply.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ async def call_api(
     body: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """What an endpoint of the API answers, as JSON values. `path` is percent-encoded.
+    """The answer of an API endpoint, as JSON values. `path` is percent-encoded.
 
-    Raises Rejected or Unavailable as the endpoint does; Rejected `not_found` where there is no such endpoint.
+    Raises Rejected or Unavailable as the endpoint does; Rejected `not_found` if there is no such endpoint.
     """
     content = b"" if body is None else orjson.dumps(body)
     if method != "GET":
@@ -61,7 +61,7 @@ async def call_api(
 
 
 async def _content(response: Response, inner: Request) -> bytes:
-    """The body of an answer, also of one that is sent piece by piece."""
+    """The body of an answer, even if it is sent in pieces."""
     if type(response).__call__ is Response.__call__:
         return bytes(response.body)
     pieces: list[bytes] = []
@@ -88,7 +88,7 @@ def _scope(
 
 
 def _receive(request: Request, content: bytes) -> Any:
-    """The body first; afterwards whatever the client does, such as to go."""
+    """The body first; then the client's events, such as a disconnect."""
     waiting = [content]
 
     async def receive() -> Message:

@@ -1,6 +1,6 @@
-"""The console: pages of HTML at `/console`, on the same server as the API, made on the server.
+"""The console: HTML pages at `/console`, rendered by the same server as the API.
 
-The application has found the grant of the caller, and checked that no page of another site sends.
+The application has already determined the caller's grant, and refused requests of other sites' pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duemq.web.problem import CODES
 
 log = logging.getLogger(__name__)
 
-# Nothing but what this server serves: no inline script or style, no frame, no other place for forms.
+# Only resources of this server: no inline script or style, no frame, no other target of forms.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -46,8 +46,8 @@ def _router() -> Router:
 
 
 async def answer(service: Service, request: Request) -> tuple[Response, str | None]:
-    """The answer to a request of `/console`, errors included, and the path of the route where the trail is to have what
-    was done."""
+    """The answer to a request of `/console`, including errors, and the path of the route if the trail must record
+    it."""
     audited: list[str] = []
     try:
         response = await _answer(service, request, audited)
@@ -73,7 +73,7 @@ async def answer(service: Service, request: Request) -> tuple[Response, str | No
 
 async def _answer(service: Service, request: Request, audited: list[str]) -> Response:
     path: str = request.scope["path"]
-    if path == PREFIX:  # relative to it, for a proxy may have put something before it
+    if path == PREFIX:  # relative, because a proxy may have added a prefix
         return Response(status_code=308, headers={"Location": PREFIX.removeprefix("/") + "/"})
     request.scope[DOCS_URL] = service.console.docs_url
     match = _router().open(request, _router().find(request), grant_of(request))
@@ -85,7 +85,7 @@ async def _answer(service: Service, request: Request, audited: list[str]) -> Res
             request.scope[COUNTERS] = counters(service, grant_of(request))
         return await match.handler(service, request)
     if match.allowed:
-        response = _notice(request, 405, "The page does not know this method", f"It knows {', '.join(match.allowed)}.")
+        response = _notice(request, 405, "Method not allowed on this page", f"It allows {', '.join(match.allowed)}.")
         response.headers["Allow"] = ", ".join(match.allowed)
         return response
     raise Rejected("not_found", "There is no such page.")
@@ -95,13 +95,13 @@ def _refusal(request: Request, error: Rejected) -> Response:
     if error.code == "forbidden" and not grant_of(request).scopes:
         if request.method == "GET" and not is_partial(request) and request.headers.get("accept") != EVENTS:
             return redirect(request, f"login?{urlencode({'next': _page_of(request)})}")
-        return _notice(request, 401, "Sign in first", "This page is for who has an API key or an account.")
+        return _notice(request, 401, "Sign in first", "This page needs an API key or an account.")
     status, title = CODES[error.code]
     return _notice(request, status, title, error.detail)
 
 
 def _page_of(request: Request) -> str:
-    """The page of a request as seen from the root of the console."""
+    """The page of a request, relative to the root of the console."""
     path, query = request.scope["path"].removeprefix(f"{PREFIX}/"), request.scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 

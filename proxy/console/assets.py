@@ -1,4 +1,4 @@
-"""Scripts, style sheets and pictures. Their URLs have their hash in them, so that browsers keep them for ever."""
+"""Scripts, style sheets and images. Their URLs contain a hash, so that browsers can cache them forever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Asset(NamedTuple):
 
 @cache
 def _assets() -> tuple[dict[str, str], dict[str, _Asset]]:
-    """The name in the URL of each file, and what is behind each such name."""
+    """The URL name of each file, and the asset of each URL name."""
     names, contents = {}, {}
     for path in sorted(FOLDER.iterdir()):
         if path.suffix in _TYPES:
@@ -42,7 +42,7 @@ def _assets() -> tuple[dict[str, str], dict[str, _Asset]]:
 
 
 def asset_name(file: str) -> str:
-    """What a file is called in its URL, below `assets/`."""
+    """The name of a file in its URL, below `assets/`."""
     return _assets()[0][file]
 
 

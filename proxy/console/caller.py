@@ -1,4 +1,4 @@
-"""Who looks at a page, and what he may see and do."""
+"""The viewer of a page, and the viewer's rights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CSRF_HEADER: Final = "x-csrf-token"
 
 
 def grant_of(request: Request) -> Grant:
-    """As the application found it; it does so for each request of the console."""
+    """The grant that the application determined for this request."""
     grant: Grant = request.scope[GRANT]
     return grant
 
@@ -29,13 +29,13 @@ def sees_payloads(service: Service, request: Request) -> bool:
 
 
 def csrf_token(request: Request) -> str:
-    """What a form has to bring that is sent in the session of this request; empty without a session."""
+    """The CSRF token for forms in the session of this request; empty without a session."""
     text: str | None = request.scope.get(SESSION)
     return "" if text is None else csrf_of(text)
 
 
 def check_csrf(request: Request, sent: str) -> None:
-    """Raises Rejected `forbidden` for a form that is sent in a session and does not come from one of its pages."""
+    """Raises Rejected `forbidden` for a form that does not come from a page of its session."""
     token = csrf_token(request)
     sent = request.headers.get(CSRF_HEADER) or sent
     if token and not compare_digest(token.encode(), sent.encode()):

@@ -1,6 +1,6 @@
-"""Every route of the console: the only place that says which there are. Each declares the scope that it needs.
+"""The table of all routes of the console. Each declares the scope that it requires.
 
-They are endpoints of the same kind as those of the API, in a table of their own: OpenAPI does not name them.
+They are endpoints like those of the API, but in a separate table, so the OpenAPI document does not list them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ PREFIX: Final = "/console"
 
 
 class Form(BaseModel):
-    """What a form of the console sends; its pages read the fields."""
+    """The body of a console form, whose pages read the fields."""
 
 
 def _page(
     path: str, handler: Handler, summary: str, query: str = "theme", scope: Scope | None = Scope.READ
 ) -> Endpoint:
-    """`query`: the parameters it may have."""
+    """`query`: its allowed parameters."""
     parameters = tuple(Parameter(name, "", {"type": "string"}) for name in query.split())
     return Endpoint("GET", PREFIX + path, handler, summary, "console", {}, parameters=parameters, scope=scope)
 
 
 def _form(path: str, handler: Handler, summary: str, scope: Scope | None) -> Endpoint:
-    """The trail has what it does."""
+    """Its acts are written to the trail."""
     return Endpoint(
         "POST", PREFIX + path, handler, summary, "console", {}, body=Form, raw_body=True, audited=True, scope=scope
     )
@@ -64,7 +64,7 @@ CONSOLE_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _page("/login", login.get_login, "Log in", "next", None),
     _form("/login", login.post_login, "Log in by an API key", None),
     _page("/login/provider", login.get_provider, "Log in by the provider", "next", None),
-    _page("/login/callback", login.get_callback, "Back from the provider", " ".join(CALLBACK_PARAMETERS), None),
+    _page("/login/callback", login.get_callback, "Return from the provider", " ".join(CALLBACK_PARAMETERS), None),
     _form("/logout", login.post_logout, "Log out", None),
     _page("/", overview.get_overview, "Overview"),
     _page("/messages", messages.get_messages, "Find messages", messages.QUERY),
@@ -90,22 +90,22 @@ CONSOLE_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _page("/topics", topics.get_topics, "Topics", "all"),
     _page("/topics/{topic}", topics.get_topic, "One topic and its records", topics.QUERY),
     _page("/cluster", cluster.get_cluster, "Nodes and shards", "done"),
-    _form("/cluster/nodes/{node}:drain", cluster.post_drain, "Have a node hand over its shards", Scope.OPERATE),
+    _form("/cluster/nodes/{node}:drain", cluster.post_drain, "Make a node hand over its shards", Scope.OPERATE),
     _page("/jobs", jobs.get_jobs, "Bulk jobs"),
     _page("/jobs/{id}", jobs.get_job, "One bulk job"),
-    _form("/jobs", jobs.post_job, "Begin a bulk job", Scope.OPERATE),
+    _form("/jobs", jobs.post_job, "Create a bulk job", Scope.OPERATE),
     _form("/jobs/{id}", jobs.post_step, "Pause, resume or cancel a bulk job", Scope.OPERATE),
     _page("/destinations", destinations.get_destinations, "Destinations"),
     _page("/destinations/{name}", destinations.get_destination, "One destination"),
     _form("/destinations/{name}", destinations.post_step, "Pause, resume or test a destination", Scope.OPERATE),
     replace(_page("/files", files.get_files, "Delay files by window", "from"), all_topics=True),
     _page("/imports", imports.get_imports, "Imported files", "state below"),
-    _form("/imports", imports.post_import, "Hand over a file of messages", Scope.SEND),
+    _form("/imports", imports.post_import, "Submit a file of messages", Scope.SEND),
     _page("/imports/{id}", imports.get_import, "One imported file", "done"),
     _page("/keys", keys.get_keys, "API keys", "done", Scope.ADMIN),
     _form("/keys", keys.post_key, "Make an API key", Scope.ADMIN),
     _form("/keys/{id}:rotate", keys.post_rotate, "Give an API key a new text", Scope.ADMIN),
     _form("/keys/{id}:revoke", keys.post_revoke, "Revoke an API key", Scope.ADMIN),
-    _page("/trail", _get_trail, "Who did or was denied what", "cursor", Scope.ADMIN),
-    _form("/cluster/nodes/{node}:resume", cluster.post_resume, "Let a drained node take part again", Scope.OPERATE),
+    _page("/trail", _get_trail, "Acts and denials", "cursor", Scope.ADMIN),
+    _form("/cluster/nodes/{node}:resume", cluster.post_resume, "Give a drained node shards again", Scope.OPERATE),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the forms of the console send, and the times that people type."""
+"""Reads the forms of the console, and the times that people type."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Form:
             self._values.setdefault(name, []).append(value)
 
     def get(self, name: str, default: str = "") -> str:
-        """The last value, without blanks around it."""
+        """The last value, stripped."""
         return self._values.get(name, [default])[-1].strip()
 
     def text(self, name: str) -> str:
-        """The last value as it was typed."""
+        """The last value as typed."""
         return self._values.get(name, [""])[-1]
 
     def all(self, name: str) -> list[str]:
@@ -40,8 +40,8 @@ class Form:
 
 
 async def read_form(request: Request, limit: int = _MAX_BYTES) -> Form:
-    """The body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`, and `forbidden` for
-    one that comes from elsewhere. Every route that changes something reads its form here."""
+    """The body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`, and `forbidden` for a
+    form of another origin. Every changing route reads its form here."""
     body = await read_body(request, limit, "batch_too_large")
     try:
         text = bytes(body).decode("ascii")
@@ -54,7 +54,7 @@ async def read_form(request: Request, limit: int = _MAX_BYTES) -> Form:
 
 
 def instant_text(text: str) -> str:
-    """What a field for a time in UTC has, as the API reads it: browsers leave out zone and seconds."""
+    """The text of a UTC time field in the API's form: browsers omit zone and seconds."""
     match = _LOCAL.fullmatch(text.strip())
     return text.strip() if match is None else f"{match[1]}T{match[2]}{match[3] or ':00'}Z"
 

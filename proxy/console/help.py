@@ -1,4 +1,4 @@
-"""What each page is about, in a sentence or two, and which page of the documentation has more."""
+"""A short help text for each page, and the page of the documentation with more."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ class Help(NamedTuple):
 
 _CONSOLE: Final = "console.md"
 _PAGES: Final = {
-    "": Help("Problems first. Rates and lateness are of all topics; charts begin with this process.", "operations.md"),
+    "": Help("Problems first. Rates and lateness cover all topics; charts begin with this process.", "operations.md"),
     "messages": Help("A message is scheduled, delivered to its topic, cancelled, or a dead letter. What consumers and "
-                     "destinations did with it afterwards is theirs.", "guarantees.md"),
-    "schedule": Help("The message goes to its topic at the time that you say. Under a name it is accepted once.",
+                     "destinations do with it afterwards is up to them.", "guarantees.md"),
+    "schedule": Help("The message goes to its topic at the time that you set. Under a name it is accepted once.",
                      "api.md"),
     "dlq": Help("duemq's own dead letters expired, or no topic took them. Those of a group are in dlq.GROUP, "
                 "those of a destination in dlq.destination.NAME, until they are purged. A redrive delivers one more "
                 "time.", "dead-letters.md"),
     "topics": Help("Messages are delivered into topics, where consumers and destinations read them. Pending ones are "
                    "not in the topic yet.", "consumers.md"),
-    "cluster": Help("Each shard has one master, which delivers what is due. A node that is drained hands its shards "
+    "cluster": Help("Each shard has one master, which delivers its due messages. A drained node hands its shards "
                     "over first.", "cluster.md"),
-    "destinations": Help("A relay hands messages of topics on to a system, such as an HTTP endpoint, and tries again "
-                         "when that refuses. Its dead letters are in dlq.destination.NAME.", "destinations.md"),
+    "destinations": Help("A relay sends messages of topics to a system, such as an HTTP endpoint, and tries again "
+                         "if it refuses them. Its dead letters are in dlq.destination.NAME.", "destinations.md"),
     "jobs": Help("A job cancels, moves, redrives or purges all that match a filter, and survives restarts.",
                  "dead-letters.md"),
-    "files": Help("Messages that are due later than some hours are sealed into files, one window of 30 minutes each.",
+    "files": Help("Messages due in more than some hours are sealed into files, one window of 30 minutes each.",
                   "delay-files.md"),
     "imports": Help("A Parquet file of messages is scheduled as a whole or not at all.", "delay-files.md"),
     "keys": Help("A key says what its holder may do, and for which topics. Its text is shown once.", "security.md"),
-    "trail": Help("Who changed what, and what was denied. Messages keep their own history, too.", "security.md"),
+    "trail": Help("All changes and denied requests. Messages keep their own history, too.", "security.md"),
 }  # fmt: skip
 
 
 def help_of(path: str) -> Help:
-    """`path`: as from the root of the console."""
+    """`path`: relative to the root of the console."""
     return _PAGES.get(path.strip("/").partition("/")[0].partition(":")[0], Help("", _CONSOLE))

@@ -1,4 +1,4 @@
-"""The overview as it changes: server-sent events. Each is made once a second for all who look."""
+"""Live updates of the overview: server-sent events, built once a second for all viewers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from duemq.proxy.response.ending import Ending
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_STREAMS: Final = 200
 _DIGITS: Final = 16  # of a time in ms
-_LIFE_S: Final = 60.0  # then the browser asks again: a key that was revoked meanwhile opens nothing
+_LIFE_S: Final = 60.0  # then the browser reconnects, which checks for revoked keys
 
 
 def _event(service: Service, points: list[Point], grant: Grant) -> bytes:
@@ -31,7 +31,7 @@ def _event(service: Service, points: list[Point], grant: Grant) -> bytes:
 
 
 def _latest(service: Service, grant: Grant) -> bytes:
-    """The event of the last sample: the same for all callers for all topics."""
+    """The event of the last sample: the same for all callers with all topics."""
     history = service.history
     if grant.topics:
         return _event(service, history.points[-1:], grant)
@@ -42,12 +42,12 @@ def _latest(service: Service, grant: Grant) -> bytes:
 
 
 class LiveStream(Response):
-    """Events until the client goes, the server closes, or its time is over."""
+    """Sends events until the client disconnects, the server closes, or its time ends."""
 
     media_type = MEDIA_TYPE
 
     def __init__(self, service: Service, after: int, grant: Grant) -> None:
-        """`after`: what the client has, epoch ms."""
+        """`after`: the client's latest event, epoch ms."""
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._service, self._after, self._grant = service, after, grant
@@ -84,7 +84,7 @@ class LiveStream(Response):
 async def get_live(service: Service, request: Request) -> Response:
     streams = service.history.streams
     if streams >= MAX_STREAMS:
-        raise Unavailable(f"{streams} consoles are open here: this one shows what is new when it is loaded")
+        raise Unavailable(f"{streams} consoles are open here, the limit: reload this page for new values")
     last = request.headers.get("last-event-id", "")
     after = int(last) if last.isdecimal() and len(last) < _DIGITS else 0
     return LiveStream(service, after, grant_of(request))

@@ -1,4 +1,4 @@
-"""Templates: rendered with what every page has. What comes from messages or callers is escaped by the engine."""
+"""Renders templates with the common values of pages. The engine escapes all content from messages or callers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from duemq.proxy.console.assets import asset_name
 from duemq.proxy.console.caller import csrf_token, grant_of
 from duemq.proxy.console.help import help_of
 
-if TYPE_CHECKING:  # made when the first page is asked for: it takes 50 ms, and most processes show none
+if TYPE_CHECKING:  # created for the first page: it takes 50 ms, and most processes never show one
     from jinja2 import Environment
 
 NONE: Final = "\N{EN DASH}"
 COUNTERS: Final = "duemq.counters"
-"""Where the scope of a request has what the navigation counts, by page."""
+"""Key of the navigation's counts per page in a request's scope."""
 DOCS_URL: Final = "duemq.docs_url"
-"""And the setting `console.docs_url`."""
+"""Key of the setting `console.docs_url` in a request's scope."""
 ROOT_HEADER: Final = "x-console-root"
-"""What pages have htmx say: the console as seen from them."""
+"""The header that pages make htmx send: the root of the console relative to the page."""
 _ROOT: Final = re.compile(r"\./|(\.\./){1,9}")
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 
@@ -50,17 +50,17 @@ def _environment() -> Environment:
 
 
 def _as_shown(value: object) -> object:
-    """Of each value that a template shows. `str` alone: markup is made of values that were here before."""
+    """Converts each value that a template shows. Only `str`: markup consists of already converted values."""
     return without_turns(value) if type(value) is str else value
 
 
 def render_text(template: str, **values: Any) -> str:
-    """A template that knows nothing of a request."""
+    """Render a template without a request."""
     return _environment().get_template(template).render(values)
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    """A page, or what htmx asked for: then templates leave out what is around their content."""
+    """A page, or the part that htmx requested: then templates omit everything around their content."""
     grant = grant_of(request)
     text = (
         _environment()
@@ -86,23 +86,24 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
 
 def root_of(request: Request) -> str:
-    """The console as seen from the path of a request, so that it works below any prefix of a proxy."""
+    """The root of the console relative to a request's path, so that it works below any prefix of a proxy."""
     return "../" * (request.scope["raw_path"].count(b"/") - 2) or "./"
 
 
 def _page_root_of(request: Request) -> str:
-    """The console as seen from the page that will show the answer: where htmx asks, that is the page it is in."""
+    """The root of the console relative to the page that will show the answer: for htmx, the page that sends the
+    request."""
     text = request.headers.get(ROOT_HEADER, "")
     return text if is_partial(request) and _ROOT.fullmatch(text) else root_of(request)
 
 
 def redirect(request: Request, to: str) -> Response:
-    """Have the browser load a page of the console, named as seen from its root."""
+    """Redirect the browser to a page of the console, given relative to its root."""
     return Response(status_code=303, headers={"Location": root_of(request) + to})
 
 
 def is_partial(request: Request) -> bool:
-    """Whether htmx asks, and has a page around what it gets."""
+    """Whether htmx requests a part of a page."""
     return request.headers.get("hx-request") == "true"
 
 
@@ -138,7 +139,7 @@ def ms_text(value: float | None) -> str:
 
 
 def input_time(ms: int) -> str:
-    """A time (epoch ms) as fields for times want it, in UTC and whole minutes."""
+    """A time (epoch ms) for input fields, in UTC and whole minutes."""
     return datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC).strftime("%Y-%m-%dT%H:%M")
 
 

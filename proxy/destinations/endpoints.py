@@ -11,12 +11,13 @@ from duemq.proxy.destinations import handlers, shapes
 _DOWN: Final = ("unavailable", "disk_full")
 _TOLD: Final = ("unknown_destination", "conflict", "not_supported", *_DOWN)
 _DECLARED: Final = ("bad_json", "bad_field", "unknown_field", "payload_too_large", "conflict", "not_supported", *_DOWN)
-_STATE: Final = ResponseSpec("The destination as it is now.", shapes.DestinationState)
+_STATE: Final = ResponseSpec("The current state of the destination.", shapes.DestinationState)
 _NOTES: Final = """\
-What is delivered into `topics` from now on, and into `destination.NAME`, is handed on by a relay. Credentials are given
-apart and never shown; they are for the scheme, host and port of the URL. `replace` keeps them where none are given."""
+A relay sends messages delivered into `topics` from now on, and into `destination.NAME`. Credentials are given
+separately and never shown; they are for the scheme, host and port of the URL. `replace` keeps them if none are
+given."""
 _CHANGE_NOTES: Final = """\
-A change of scheme, host or port needs the credentials again, or `{}` for none. Topics that are new begin at `start`."""
+A change of scheme, host or port needs the credentials again, or `{}` for none. New topics begin at `start`."""
 
 DESTINATION_ENDPOINTS: Final = (
     Endpoint(
@@ -50,20 +51,20 @@ DESTINATION_ENDPOINTS: Final = (
     ),
     Endpoint(
         "DELETE", "/v1/destinations/{name}", handlers.delete_destination, "Remove a destination", "destinations",
-        {204: ResponseSpec("It is removed with its credentials. What is in its topics stays there.")}, _TOLD,
+        {204: ResponseSpec("Removed with its credentials. Messages in its topics stay there.")}, _TOLD,
         scope=Scope.ADMIN,
     ),
     Endpoint(
-        "POST", "/v1/destinations/{name}:pause", handlers.pause_destination, "Hand on nothing until it is resumed",
+        "POST", "/v1/destinations/{name}:pause", handlers.pause_destination, "Send nothing until it is resumed",
         "destinations", {200: _STATE}, _TOLD, scope=Scope.OPERATE,
     ),
     Endpoint(
         "POST", "/v1/destinations/{name}:resume", handlers.resume_destination,
-        "Hand on again, also to one that is disabled", "destinations", {200: _STATE}, _TOLD, scope=Scope.OPERATE,
+        "Send again, also if it was disabled", "destinations", {200: _STATE}, _TOLD, scope=Scope.OPERATE,
     ),
     Endpoint(
         "POST", "/v1/destinations/{name}:test", handlers.test_destination, "Send a test message", "destinations",
-        {200: ResponseSpec("What the other side says to it.", shapes.SystemReply)}, _TOLD,
-        notes="It goes there at once, whether paused or not, with the header `x-duemq-test: 1`.", scope=Scope.OPERATE,
+        {200: ResponseSpec("The other side's answer.", shapes.SystemReply)}, _TOLD,
+        notes="It is sent at once, even if paused, with the header `x-duemq-test: 1`.", scope=Scope.OPERATE,
     ),
 )  # fmt: skip

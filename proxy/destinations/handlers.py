@@ -1,4 +1,4 @@
-"""Destinations beyond the log: declared, changed, paused and tested. Credentials go in and never come out."""
+"""Destinations beyond the log: declare, change, pause and test them. Credentials are never returned."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _find(service: Service, request: Request) -> Destination:
 
 
 def is_covered(grant: Grant, destination: Destination) -> bool:
-    """Whether a caller who may use some topics only may use all that are handed on to it."""
+    """Whether the grant covers all topics of a destination."""
     return all(map(grant.covers, (destination.own_topic, *destination.topics)))
 
 
@@ -113,13 +113,13 @@ def _credentials_in(body: Mapping[str, Any]) -> dict[str, Any] | None:
     if "credentials" not in body:
         return None
     credentials = body["credentials"]
-    if type(credentials) is not dict:  # what it is instead may be a secret
+    if type(credentials) is not dict:  # do not quote it: it may be a secret
         raise Rejected("bad_field", "credentials are an object with names such as password", "credentials")
     return credentials
 
 
 def _without_secrets(url: str) -> str:
-    """Scheme, host and the first part of the path: what follows is the secret of many a web hook."""
+    """Scheme, host and the first part of the path: the rest is often the secret of a web hook."""
     parts = urlsplit(url)
     first = "/".join(parts.path.split("/")[:2])
     start = f"{parts.scheme}://{parts.netloc}{first}"
@@ -127,12 +127,12 @@ def _without_secrets(url: str) -> str:
 
 
 def _json(service: Service, request: Request, destination: Destination) -> dict[str, Any]:
-    """What the API shows of a destination: of its credentials only which are given."""
+    """A destination in the API: only the names of its credentials."""
     grant: Grant = request.scope[GRANT]
     state = "disabled" if destination.disabled else "paused" if destination.paused else "active"
     figures = service.relay.figures(destination.name)
     fields = destination.value()
-    del fields["start_id"]  # nothing to its owner
+    del fields["start_id"]  # useless to its owner
     if not grant.allows(Scope.OPERATE):
         fields["url"] = _without_secrets(fields["url"])
     return fields | {

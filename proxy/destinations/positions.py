@@ -1,4 +1,4 @@
-"""Where the group of a destination begins in a topic that is new for it."""
+"""The start of a destination's group in a new topic."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def read_start(value: object) -> Start:
 
 
 def begin_at(bus: Bus, start: Start, ended: Ended) -> Begin:
-    """Puts a group where each topic ends now (`last`), or at the oldest record that is kept (`first`). A topic that is
-    made later is read from its first record. The topic of its retries has those of a former destination of its name:
-    it is read from its end in any case.
+    """Sets a group to the current end of each topic (`last`), or to the oldest kept record (`first`). A topic created
+    later is read from its first record. Its retry topic may have records of a former destination of this name, so it is
+    always read from its end.
 
-    `ended`: a relay that was at work for the group before, and has not ended yet, would store where it is behind it.
+    `ended`: waits for an earlier relay of the group, which would otherwise overwrite the position.
     """
 
     async def begin(destination: Destination, topics: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ async def _begin(bus: Bus, topic: str, group: str, start: Start) -> None:
         await bus.begin_group(topic, group, ())
         return
     if info.trouble:
-        raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
+        raise Unavailable(f"topic {topic} cannot be read now: {info.trouble}")
     if info.partitions > MAX_PARTITIONS:
         detail = f"topic {topic} has {info.partitions} partitions; one of up to {MAX_PARTITIONS} can be bound"
         raise Rejected("bad_field", detail, "topics")

@@ -18,19 +18,19 @@ Url = Annotated[
     ),
 ]  # fmt: skip
 Topics = Annotated[
-    list[TopicName], Field(max_length=MAX_TOPICS, description="What is delivered into these is handed on, too.")
+    list[TopicName], Field(max_length=MAX_TOPICS, description="Messages delivered into these are sent, too.")
 ]
 Rate = Annotated[int, Field(ge=0, le=1_000_000, description="Messages/s; 0: any.")]
-Concurrency = Annotated[int, Field(ge=0, le=5_000, description="Messages in flight; 0: what suits the system.")]
+Concurrency = Annotated[int, Field(ge=0, le=5_000, description="Messages in flight; 0: the default of the system.")]
 Start = Annotated[
     Literal["last", "first"],
-    Field(description="New topics: what is delivered from now on, or from the oldest record that is kept on."),
+    Field(description="For new topics: from now on, or from the oldest kept record on."),
 ]
 Options = Annotated[dict[str, Any], Field(description="Those of its system: see docs/destinations.md.")]
 
 
 class RetryRule(Closed):
-    """levels: RocketMQ's, from first_level on. delays: these, in turn. exponential: first, then factor times as long
+    """levels: RocketMQ's, from first_level on. delays: these, in order. exponential: first, then factor times as long
     each time, at most `most`."""
 
     kind: Literal["levels", "delays", "exponential"] = "levels"
@@ -51,7 +51,7 @@ class Credentials(Closed):
     signing_secrets: list[str] = Field(
         default=[], max_length=2, description="Of Standard Webhooks: the first signs, during a rotation both do."
     )
-    headers: dict[str, str] = Field(default={}, description="Of HTTP, with values that nobody may see.")
+    headers: dict[str, str] = Field(default={}, description="HTTP headers with secret values.")
     creds: str = Field(default="", description="Of NATS: the text of a .creds file, or the seed of a user's nkey.")
     ca: str = ""
     cert: str = ""
@@ -74,11 +74,11 @@ class DestinationRequest(_Declared):
     name: Name
     url: Url
     paused: bool = False
-    replace: bool = Field(default=False, description="In place of one of the same name.")
+    replace: bool = Field(default=False, description="Replace one of the same name.")
 
 
 class DestinationChange(_Declared):
-    """Each field as a whole."""
+    """Each field is replaced as a whole."""
 
     url: Url = ""
 
@@ -93,7 +93,7 @@ class DestinationState(Shape):
     topic: str = Field(
         description="The topic of messages for this destination alone.", examples=["destination.billing"]
     )
-    group: str = Field(description="The consumer group that hands messages on.")
+    group: str = Field(description="The consumer group that sends the messages.")
     topics: list[str]
     rate: int
     concurrency: int
@@ -102,10 +102,10 @@ class DestinationState(Shape):
     retry: dict[str, Any] = Field(description="The fields of its kind, durations in ms.")
     options: dict[str, Any]
     paused: bool
-    disabled: str = Field(description="Why nothing is handed on though it is not paused; empty where it is.")
-    credentials: list[str] = Field(description="Which are given.", examples=[["password", "username"]])
+    disabled: str = Field(description="Why it is disabled; empty if it is not.")
+    credentials: list[str] = Field(description="The names of those that are set.", examples=[["password", "username"]])
     figures: dict[str, Any] | None = Field(
-        description="What relays have counted since their start; null: none is at work for it."
+        description="The relays' figures since their start; null: no relay serves it."
     )
 
 
@@ -115,6 +115,6 @@ class DestinationList(Shape):
 
 class SystemReply(Shape):
     result: Literal["accepted", "failed", "rejected", "away", "gone"]
-    status: str = Field(description="Its answer in a word.", examples=["200"])
+    status: str = Field(description="The answer as a short code.", examples=["200"])
     detail: str = Field(description="The first characters of it.")
     took_ms: float

@@ -1,4 +1,4 @@
-"""How long commands have waited in a shared log: new ones are refused before the log drops old ones unread."""
+"""Watches the age of commands in a shared log: new ones are refused before the log drops old ones unread."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from duemq.model.errors import LogFailed
 
 log = logging.getLogger(__name__)
 
-_SHARE = 0.5  # of the retention: from there on commands that nobody applies are in danger
-EVERY_S = 5.0  # between looks
+_SHARE = 0.5  # of the retention: older unapplied commands are in danger
+EVERY_S = 5.0  # between checks
 
 
 class BufferAge:
-    """Looks now and then whether a shard has commands that are too old. `retention_ms`: how long the log keeps them."""
+    """Checks regularly whether a shard has commands that are too old. `retention_ms`: how long the log keeps them."""
 
     def __init__(self, retention_ms: int, clock: Callable[[], int]) -> None:
         self._most_ms, self._clock = int(retention_ms * _SHARE), clock
         self._old: frozenset[int] = frozenset()
 
     async def look(self, bus: Bus, applied: Mapping[int, int]) -> None:
-        """`applied`: the offset up to which each shard has applied its commands. Where the log does not answer, what
-        was seen of that shard last holds."""
+        """`applied`: the offset up to which each shard has applied its commands. If the log does not answer, the
+        shard's last result stays."""
         before = self._clock() - self._most_ms
         shards = list(applied)
         looks = [self._is_old(bus, shard, applied[shard], before) for shard in shards]
@@ -39,7 +39,7 @@ class BufferAge:
         self._old = old
 
     async def run(self, bus: Bus, applied: Callable[[], Mapping[int, int]]) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         await Loop("buffer age", lambda: self.look(bus, applied()), every_s=EVERY_S, level=logging.DEBUG).run()
 
     async def _is_old(self, bus: Bus, shard: int, offset: int, before: int) -> bool:
@@ -55,13 +55,13 @@ class BufferAge:
             return None
         return (
             f"shard {shard} has not applied its commands for {self._most_ms // 1000} s, half of kafka.retention: "
-            "messages that are accepted now could be lost. Start its nodes"
+            "messages accepted now could be lost. Start its nodes"
         )
 
 
 async def _is_old(bus: Bus, shard: int, offset: int, before: int) -> bool:
-    """Whether the first command that is not applied was appended before this time (epoch ms)."""
+    """Whether the first unapplied command was appended before this time (epoch ms)."""
     if await bus.first_since(BUFFER, shard, before) <= offset:
         return False
-    first = await bus.read(BUFFER, shard, offset, 1)  # it may be the end of a transaction, and no command
+    first = await bus.read(BUFFER, shard, offset, 1)  # it may be a transaction marker instead of a command
     return bool(first) and first[0].timestamp < before

@@ -1,4 +1,4 @@
-"""Changes: cancels, moves, deliver-nows and redrives go into the log, and the ledger says what became of them."""
+"""Changes: cancels, moves, deliver-nows and redrives are appended to the log, and the ledger has their outcomes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress
 from duemq.proxy.gateway.name_lookups import NameLookups
 
-_WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
+_WITH_TIME = 16  # up to this many changes, end times are looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 
 class Changes:
-    """`append` makes commands durable; `answer_s`: how long to wait for what a shard says."""
+    """`append` makes commands durable; `answer_s`: how long to wait for a shard's answer."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Changes:
                 await waits[0]
             else:
                 await asyncio.gather(*waits)
-            untold: dict[int, list[NamedAddress]] = {}  # an older master, or one of very many
+            untold: dict[int, list[NamedAddress]] = {}  # an older master, or one change of very many
             for one, position in zip(targets, positions, strict=True):
                 if not isinstance(one, NamedAddress):
                     continue
@@ -127,17 +127,17 @@ class Changes:
     async def _resolve(
         self, refs: Sequence[str], *, by_name: bool
     ) -> list[Address | NamedAddress | MessageState | None]:
-        """Where each message is. A command `by_name` goes to the shard under the name, which it looks up itself."""
+        """The address of each message. A command `by_name` goes to the shard of the name, which looks it up itself."""
         by_id, named = self._addresses.by_id, self._addresses.by_name
         targets: list[Address | NamedAddress | MessageState | None] = [
-            # To an older node a command by any other name is malformed: it stops its replica at it.
+            # An older node finds any other name malformed, and stops its replica at the command.
             by_id(ref) or (named(ref) if by_name and CONSUMER.fullmatch(ref) else None)
             for ref in refs
         ]
         unresolved = [at for at, one in enumerate(targets) if one is None]
         try:
             looked_up = await self._addresses.find_each([refs[at] for at in unresolved])
-        except OutcomeUnknown as error:  # of a look-up, which changes nothing
+        except OutcomeUnknown as error:  # of a lookup, which changes nothing
             raise Unavailable(error.detail) from error
         for at, one in zip(unresolved, looked_up, strict=True):
             targets[at] = one
@@ -146,7 +146,7 @@ class Changes:
     async def _holders(self, shard: int, names: Sequence[NamedAddress], offset: int) -> dict[str, Address]:
         """The messages that have these names once the command at `offset` is applied.
 
-        For the answers alone: what cannot be looked up is answered under its name.
+        Only for the answers: if a lookup fails, the answer has the name instead of the id.
         """
         try:
             messages = await self._names.messages(shard, [name.name for name in names], offset)
@@ -161,7 +161,7 @@ class Changes:
 
 
 async def applied_in_time(progress: Progress, offset: int, answer_s: float) -> bool:
-    """Wait until a shard has applied a command that is in the log already: it is never refused any more."""
+    """Wait until a shard has applied a command that is already in the log, and so can no longer be refused."""
     try:
         return await progress.wait_until_applied(offset, answer_s)
     except Unavailable:

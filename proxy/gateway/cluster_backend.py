@@ -1,4 +1,4 @@
-"""A cluster elsewhere, as the gateway of a proxy works with it: the log, its ledger, and nodes that answer reads."""
+"""The backend of a proxy's gateway: the log, its ledger, and remote nodes that answer reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVING = (NodeState.READY, NodeState.DRAINING)
 
 
 class FiguresReader(Protocol):
-    """Asks the nodes what they measure; those that do not answer are missing."""
+    """Reads the figures of the nodes; silent nodes are missing."""
 
     async def figures(self) -> list[Figures]: ...
     async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]: ...
@@ -37,9 +37,9 @@ class FiguresReader(Protocol):
 
 @dataclass
 class ProxyBackend:
-    """See `Backend`: a process without a store. `cluster_id` and `ids` are what all of the cluster share.
+    """See `Backend`: a process without a store. The whole cluster shares `cluster_id` and `ids`.
 
-    Messages are accepted as long as the log is there, whether or not a node is.
+    Messages are accepted as long as the log is available, even without nodes.
     """
 
     cluster_id: str
@@ -113,7 +113,7 @@ class ProxyBackend:
 
     def refuse(self) -> None:
         full = {member.name: member.health.full for member in self.view.members() if member.health.full}
-        # A disk of a standby costs redundancy, one of a master deliveries: see ADR 17.
+        # A standby's full disk costs redundancy, a master's costs deliveries: see ADR 17.
         if full and (masters := sorted(full.keys() & set(self.view.masters().values()))):
             raise DiskFull(f"node {masters[0]}: {full[masters[0]]}", DISK_FULL_RETRY_S)
 
@@ -139,7 +139,7 @@ class ProxyBackend:
         return document | {"topics": self.troubles()}
 
     async def figures(self) -> list[Figures]:
-        """Those of the nodes, and what was sent through this process."""
+        """The figures of the nodes, and of messages sent through this process."""
         own = Figures("", direct=self._direct_messages)
         return [own] if self.figures_reader is None else [own, *await self.figures_reader.figures()]
 

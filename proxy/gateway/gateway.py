@@ -1,6 +1,6 @@
-"""The gateway: commands go into the log, and the ledger says what became of them.
+"""The gateway: it appends commands to the log, and reads their outcomes from the ledger.
 
-The same in front of a node in the same process and in a proxy without a store; the difference is in the `Backend`.
+It is the same for a node in the same process and for a proxy without a store; only the `Backend` differs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from duemq.proxy.gateway.shard_router import ByKey, Selection
 from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
-_MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
+_MAX_BACKLOG = 50_000  # commands a shard may be behind before senders must wait
 _IMPORT_ID = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
 
 _P = ParamSpec("_P")
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
-    """A read that fails has changed nothing, whatever the log or the store says of its outcome."""
+    """A failed read has changed nothing, even if the log or the store raises OutcomeUnknown."""
 
     @wraps(read)
     async def call(*args: _P.args, **named: _P.kwargs) -> _T:
@@ -65,7 +65,7 @@ def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Corout
 
 @dataclass
 class _Outgoing:
-    """What one call appends: frames by partition, and for each draft that goes its partition and place in there."""
+    """The frames that one call appends, by partition, and each sent draft's partition and place in it."""
 
     batches: dict[Partition, list[bytes]] = field(default_factory=dict)
     places: dict[int, tuple[Partition, int]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _Outgoing:
 
 
 class CommandGateway:
-    """See `Gateway`. `answer_s`: how long a change waits for its answer. `selection`: by key where none is given."""
+    """See `Gateway`. `answer_s`: how long a change waits for its answer. `selection`: by key by default."""
 
     def __init__(self, backend: Backend, selection: Selection | None = None, answer_s: float = 2.0) -> None:
         self._backend, self._answer_s = backend, answer_s
@@ -86,7 +86,7 @@ class CommandGateway:
         self._addresses, self._names = Addresses(backend), Names(backend, answer_s)
         self._changes = Changes(backend, self._addresses, self._append, answer_s)
         self._turn = count()
-        # Ids of direct messages only have to differ; 2**40 leaves room to count up from anywhere.
+        # Ids of direct messages only need to differ; 2**40 leaves room to count up from anywhere.
         self._unique = count(secrets.randbits(40))
         self._whole = asyncio.Lock()
 
@@ -109,7 +109,7 @@ class CommandGateway:
             raise Unavailable(reason)
 
     async def _append(self, batches: Batches) -> AppendResults:
-        """Durable when it returns. Tells the selection how it went. Raises Unavailable where nothing was appended."""
+        """Durable when it returns. Reports the result to the selection. Raises Unavailable if nothing was appended."""
         shards = [partition for topic, partition in batches if topic == BUFFER]
         started = time.perf_counter()
         try:
@@ -119,7 +119,7 @@ class CommandGateway:
             for topic, partition in failed:
                 if topic == BUFFER:
                     self._selection.failed(partition)
-            if isinstance(error, DiskFull):  # met by the write itself
+            if isinstance(error, DiskFull):  # raised by the write itself
                 raise OutcomeUnknown(f"it may or may not be in the log: {error.detail}") from error
             raise
         spent = time.perf_counter() - started
@@ -128,7 +128,7 @@ class CommandGateway:
         return results
 
     async def _append_parts(self, batches: Batches) -> tuple[AppendResults, dict[Partition, Rejected]]:
-        """What landed, and why the parts for other partitions did not. Raises what fails for all of them."""
+        """The appended parts, and why the parts for other partitions failed. Raises an error that all parts have."""
         try:
             return await self._append(batches), {}
         except PartlyAppended as error:
@@ -173,7 +173,7 @@ class CommandGateway:
         return answers
 
     async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, TopicState]]:
-        """The drafts that their topics would not take, by index, and what the topics of the others take."""
+        """The drafts that their topics would refuse, by index, and the states of the other topics."""
         topic_states = self._backend.topic_states
         topics = {draft.topic for draft in drafts}
         by_topic = await topic_states.resolve(topics - INTERNAL)
@@ -197,11 +197,11 @@ class CommandGateway:
         now: int,
         at_once: int,
     ) -> _Outgoing:
-        """`now`: what messages without delay are due at that go through a shard; `at_once`: all others without. What a
-        shard does not take is added to `refused`."""
+        """`now`: the due time of messages without delay that go through a shard; `at_once`: all others without delay.
+        Drafts that a shard refuses are added to `refused`."""
         ids, shards = self._backend.ids, self._backend.shards
         selection, turn = self._selection, next(self._turn)
-        together: int | None = None  # the shard of all that may go to any: one batch
+        together: int | None = None  # the one shard of all messages that may go to any: one batch
         outgoing, pick = _Outgoing(), self._picker()
         why_shard_refuses = cache(self._why_shard_refuses)  # asked once per call, not per message
         for index, draft in enumerate(drafts):
@@ -228,7 +228,7 @@ class CommandGateway:
         return outgoing
 
     def _picker(self) -> Callable[[], int]:
-        """Chooses a shard for messages that may go to any: one that takes them and answers, if there is one."""
+        """Chooses a shard for messages that may go to any: one that accepts them and answers, if possible."""
         shards, about = self._backend.shards, self._backend.bus.topic_state(BUFFER)
         closed = about.trouble if about is not None else {}
 
@@ -242,7 +242,7 @@ class CommandGateway:
         return pick
 
     def _why_shard_refuses(self, shard: int, named: bool) -> Rejected | None:
-        """Also, for a `named` message, why its shard does not answer."""
+        """For a `named` message, also why its shard does not answer."""
         reason = self._backend.why_shard_refuses(shard)
         if reason is None and named:
             try:
@@ -259,8 +259,8 @@ class CommandGateway:
             raise OutcomeUnknown(f"whether this name is new cannot be looked up: {error.detail}") from error
 
     async def _hold_up(self, shard: int, offset: int) -> None:
-        """Back-pressure: a sender goes no faster than the shard applies."""
-        with suppress(Unavailable):  # what was sent is accepted, whatever becomes of the shard here
+        """Back-pressure: slow a sender down to the shard's speed."""
+        with suppress(Unavailable):  # sent messages are accepted, even if the shard fails here
             progress = self._backend.progress(shard)
             if offset - progress.applied > _MAX_BACKLOG:
                 await progress.wait_until_applied(offset - _MAX_BACKLOG, self._answer_s)
@@ -273,7 +273,7 @@ class CommandGateway:
         target = await self._addresses.find(ref, caller)
         if not isinstance(target, Address):
             return target
-        # Whatever was answered here before shows: a replica that is asked must have come as far.
+        # Reads see all earlier answers: the replica must have caught up with them.
         offset = max(target.offset, self._backend.progress(target.shard).applied - 1)
         return await self._backend.reader.state(target.shard, target.first_key, offset)
 
@@ -307,7 +307,7 @@ class CommandGateway:
             if query.shard not in shards:
                 raise Rejected("bad_query", f"shard is 0 to {len(shards) - 1} here, not {query.shard}", "shard")
             shards = (query.shard,)
-        # A cursor speaks of a shard by its place among those that are asked.
+        # A cursor identifies a shard by its place among the queried ones.
         after = {
             shard: key if place <= last_shard or query.cursor is None else before(key)
             for place, shard in enumerate(shards)
@@ -362,7 +362,7 @@ class CommandGateway:
         try:
             first = await self._backend.reader.import_of(shard, import_command.sha256, offset)
         except Unavailable as error:
-            detail = f"this content was handed over before, and nobody says what became of it: {error.detail}"
+            detail = f"this file was submitted before; no node could say whether it was imported: {error.detail}"
             raise OutcomeUnknown(detail) from error
         return (
             ImportStatus(id_, shard, None)
@@ -395,8 +395,8 @@ class CommandGateway:
                 record = ImportRecord(offset, import_command, PENDING, answered.at)
                 records[shard][import_command.sha256] = record
             else:
-                others.add(shard)  # it has a file that was handed over before, maybe among those of a year
-        with suppress(Unavailable):  # all are in the log: what became of them is told when it is asked for
+                others.add(shard)  # it has a file that was submitted before, maybe among a year's files
+        with suppress(Unavailable):  # all are in the log: later requests get their outcomes
             if all(reached):
                 records |= {shard: await self._by_content(shard) for shard in others}
         return [
@@ -405,7 +405,7 @@ class CommandGateway:
         ]
 
     async def _append_whole(self, batches: Batches) -> AppendResults:
-        """All of it is appended, or nothing ever is. A shared log's plain appends promise that of a partition only."""
+        """Append all or nothing. A shared log's plain appends guarantee that only per partition."""
         if not batches:
             return {}
         async with self._whole:
@@ -416,16 +416,16 @@ class CommandGateway:
                 finally:
                     await committer.close()
             except Fenced as error:
-                raise Unavailable("another proxy handed files over at the same time: nothing was accepted") from error
+                raise Unavailable("another proxy submitted files at the same time: nothing was accepted") from error
             except DiskFull as error:
                 raise OutcomeUnknown(f"the files may or may not be in the log: {error.detail}") from error
 
     @_reading
     async def _committer(self) -> Committer:
-        return await self._backend.bus.committer(IMPORTER, frozenset)  # it writes to the buffer alone
+        return await self._backend.bus.committer(IMPORTER, frozenset)  # it writes only to the buffer
 
     async def _by_content(self, shard: int) -> dict[str, ImportRecord]:
-        """The files of a shard that are not refused, by their SHA-256."""
+        """The files of a shard that are not refused, by SHA-256."""
         _, records = await self._backend.reader.imports(shard, None)
         return {one.import_command.sha256: one for one in records if one.state != REJECTED}
 
@@ -486,7 +486,7 @@ class CommandGateway:
         if command_offset >= await bus.end_offset(BUFFER, shard):
             if command_offset >= await bus.sure_end(BUFFER, shard, committed=False):
                 return None
-            raise Unavailable(f"shard {shard} cannot be read as far as import {id_} just now")
+            raise Unavailable(f"shard {shard} cannot be read as far as import {id_} now")
         record = await self._backend.reader.import_record(shard, command_offset, offset)
         return None if record is None else ImportStatus(id_, shard, record)
 
@@ -521,13 +521,13 @@ _ID, _DUE, _ATTEMPT = bytes(ID_CHARS), 10**13, 10**4
 
 
 def _record_bytes(draft: Draft) -> int:
-    """The most bytes a message has as a record, whenever it is due and however often it is tried."""
+    """The most bytes of a message as a record, for any due time and number of attempts."""
     _, system = system_headers(_ID, _DUE, _ATTEMPT, "\n".join(draft.labels).encode())
     return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload or b"")
 
 
 def _as_rejection(error: DuemqError) -> Rejected:
-    """What becomes of one message among others."""
+    """The error of one message among others."""
     if isinstance(error, Rejected):
         return error
     return Rejected(error.code if isinstance(error, Unavailable) else Unavailable.code, str(error))
@@ -539,26 +539,26 @@ def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:
     if reason == "bad_topic":
         return Rejected("bad_topic", detail, "topic")
     if reason in NOT_ASKED:
-        return Rejected("unavailable", f"topic {topic} is not known just now: {detail}", "topic")
+        return Rejected("unavailable", f"topic {topic} is not known now: {detail}", "topic")
     more = "" if reason == UNKNOWN_TOPIC else f": {detail}"
     return RejectedNow("unknown_topic", f"there is no topic {topic}{more}", "topic")
 
 
 def _unfit(draft: Draft, about: TopicState) -> Rejected | None:
-    """Why its target would not take a message; one that is due later may meet better times."""
+    """Why its topic would refuse a message; for one that is due later this may change."""
     topic, limit = draft.topic, about.max_frame_bytes
     if limit is not None and (size := _record_bytes(draft)) > limit:
         detail = f"the message has {size} bytes as a record, topic {topic} takes up to {limit}"
         return RejectedNow("payload_too_large", detail, "payload")
     if about.needs_key and draft.key is None:
-        return RejectedNow("needs_key", f"topic {topic} is compacted and takes only messages with a key", "key")
+        return RejectedNow("needs_key", f"topic {topic} is compacted and accepts only messages with a key", "key")
     if about.trouble and draft.due is None and not draft.name and _partition_for(draft.key, about, 0) in about.trouble:
-        return Rejected("unavailable", f"topic {topic} takes nothing just now: {about.trouble_text}", "topic")
+        return Rejected("unavailable", f"topic {topic} accepts nothing now: {about.trouble_text}", "topic")
     return None
 
 
 def _partition_for(key: bytes | None, about: TopicState, turn: int) -> int:
-    """Where a message without delay goes; without a key it avoids partitions that take nothing just now."""
+    """The partition of a message without delay; without a key it avoids partitions that accept nothing now."""
     if key is not None:
         return partition_of(key, about.partitions)
     opened = [number for number in range(about.partitions) if number not in about.trouble] if about.trouble else ()

@@ -1,7 +1,7 @@
-"""A proxy's view of the ledger: how far each shard has come, and what it answered.
+"""A proxy's view of the ledger: the progress and the answers of each shard.
 
-A proxy holds no state of messages. It follows the ledger from where that ends when it starts: an answer given before
-was to somebody else.
+A proxy holds no state of messages. It follows the ledger from its end at the start of the proxy, because earlier
+answers belong to other processes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from duemq.model.log.ledger import START, Barrier, Entry, read_ledger
 from duemq.model.messages.record import unpack_record
 
 _READ = 1_000
-_LOOK_BACK = 32  # offsets; each cycle takes two of a broker's, its entry and the marker of its transaction
+_LOOK_BACK = 32  # offsets; each cycle uses two on a broker, for its entry and its transaction's marker
 _QUIET_S = 5.0
-# While nobody waits for an answer, entries are read together: ten times a second, those of all shards at the same
-# moments, so that one fetch brings them.
+# While no request waits for an answer, entries are read together: ten times a second, for all shards at the same time,
+# so that one fetch suffices.
 _LINGER_S = 0.1
 
 
 class LedgerCollector(Collector):
-    """What a proxy knows of the shards, at each scrape. Its nodes know more: each tells of its own."""
+    """A proxy's view of the shards, at each scrape. Each node has more metrics for its shards."""
 
     def __init__(self, entries: Mapping[int, Entry], clock: Callable[[], int]) -> None:
         self._entries, self._clock = entries, clock
@@ -53,14 +53,14 @@ class LedgerCollector(Collector):
 
 
 class LedgerFollower:
-    """Follows the ledger of all shards. `bus` must be one that recovers by itself."""
+    """Follows the ledger of all shards. `bus` must recover automatically."""
 
     def __init__(self, bus: Bus, shards: int) -> None:
         self.progress = [Progress() for _ in range(shards)]
         self.entries: dict[int, Entry] = {}
         self.ready = asyncio.Event()  # set once the end of every shard's ledger was found, or cannot be
         self._bus = bus
-        self._next: dict[int, int] = {}  # per shard: the offset to read on from
+        self._next: dict[int, int] = {}  # per shard: the next offset to read
         self._loops = [
             Loop(
                 "ledger",
@@ -73,14 +73,14 @@ class LedgerFollower:
         ]
 
     def why_not_ready(self) -> str | None:
-        """None while the answers of some shard are seen as they come, else the reason in a sentence."""
+        """None while the answers of some shard can be followed, else the reason in a sentence."""
         if (reason := self._bus.trouble()) is not None:
             return reason
         reasons = [self.why_unseen(shard) for shard in range(len(self.progress))]
         return None if None in reasons else reasons[0]
 
     def why_unseen(self, shard: int) -> str | None:
-        """None while the answers of this shard are seen as they come, else the reason in a sentence."""
+        """None while the answers of this shard can be followed, else the reason in a sentence."""
         if (reason := self._loops[shard].trouble or self._bus.troubles().get((LEDGER, shard))) is not None:
             return f"the ledger of shard {shard} cannot be read: {reason}"
         return None if shard in self.entries else f"the ledger of shard {shard} is being read for the first time"
@@ -91,15 +91,16 @@ class LedgerFollower:
         return sorted({*failing, *(number for topic, number in self._bus.troubles() if topic == LEDGER)})
 
     def unread(self) -> list[int]:
-        """The shards whose ledger is being read for the first time, or could never be."""
+        """The shards whose ledger is being read for the first time, or could never be read."""
         return [shard for shard in range(len(self.progress)) if shard not in self.entries]
 
     def applied(self) -> dict[int, int]:
-        """The offset up to which each shard has applied its commands, as far as its ledger was read."""
+        """The offset up to which each shard has applied its commands, according to the ledger read so far."""
         return {shard: entry.applied for shard, entry in self.entries.items()}
 
     async def run(self) -> None:
-        """Follow until cancelled. A record that is no ledger entry of a known format stops the answers of its shard."""
+        """Follow until cancelled. A record that is not a ledger entry of a known format stops the answers of its
+        shard."""
         async with asyncio.TaskGroup() as group:
             for shard, loop in enumerate(self._loops):
                 group.create_task(loop.run(), name=f"ledger-{shard}")
@@ -117,7 +118,7 @@ class LedgerFollower:
                     await self.progress[shard].wait_for_waiter(rest)
 
     async def _find_end(self, shard: int, subscription: Subscription) -> None:
-        """Publish the last entry there is. It is looked for from ever further back: aborted cycles leave gaps."""
+        """Publish the last entry. The search goes back step by step, because aborted cycles leave gaps."""
         end = await self._bus.end_offset(LEDGER, shard)
         back = _LOOK_BACK
         while shard not in self.entries:
@@ -138,13 +139,13 @@ class LedgerFollower:
         while self._next[shard] < end:
             if await self._read(shard):
                 continue
-            # What came in between is still to be read.
+            # Later entries are still to be read.
             if self._bus.reach(LEDGER, shard) >= end and not await self._read(shard):
                 return
             await subscription.wait(_QUIET_S)
 
     async def _read(self, shard: int) -> bool:
-        """Publish what there is to read now; False if there is nothing."""
+        """Publish the entries available now; False if there are none."""
         records = await self._bus.read(LEDGER, shard, self._next[shard], _READ)
         progress = self.progress[shard]
         for record in records:

@@ -1,4 +1,4 @@
-"""The shards as a caller sees them who may use some topics only, or who may send so many messages a second."""
+"""The gateway restricted to a caller's topics and rate."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from duemq.storage.shard.topic_counts import TopicCount
 class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
-    `charge` gets the number of messages of each send, and of refs of each change. A change by name goes by the id that
-    a look-up found. A caller for some topics has its own names (`model/messages/names.py`); those from an older version
-    are found still (docs/adr/0057).
+    `charge` gets the number of messages of each send, and of refs of each change. A change by name uses the id from a
+    lookup. A caller for some topics has its own names (`model/messages/names.py`); those of an older version are still
+    found
+    (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
@@ -54,7 +55,7 @@ class LimitedGateway(Gateway):
         return [answers[at] for at in range(len(drafts))]
 
     async def _known(self, drafts: Sequence[Draft], refused: Container[int]) -> dict[int, Receipt]:
-        """The receipts of the messages that have the names of drafts already, by place. Raises Unavailable."""
+        """The receipts of existing messages with the names of drafts, by place. Raises Unavailable."""
         ats = [at for at, draft in enumerate(drafts) if at not in refused and former_of_caller(draft.name)]
         if not ats:
             return {}
@@ -65,7 +66,7 @@ class LimitedGateway(Gateway):
         return {at: receipt for at, receipt in zip(ats, receipts, strict=True) if receipt is not None}
 
     def _visible(self, answer: Receipt | Rejected) -> Receipt | Rejected:
-        """The answer without the id of a message that moved to a topic of others since it got its name."""
+        """The answer without the id of a message that has moved to another caller's topic."""
         if isinstance(answer, Rejected) or self._grant.covers(answer.topic):
             return answer
         return answer._replace(id="", due=0, conflict=True)
@@ -90,7 +91,7 @@ class LimitedGateway(Gateway):
         terms: Terms | None = None,
         by: str = "",
     ) -> list[ChangeOutcome]:
-        """Each message is looked up first: its topic decides, and that to which it is redriven."""
+        """Look up each message first: its topic, and the target of a redrive, decide."""
         if terms is not None and terms.topic and not self._grant.covers(terms.topic):
             raise no_topic(terms.topic)
         self._charge(len(refs))
@@ -99,7 +100,7 @@ class LimitedGateway(Gateway):
         own = {ref: one.id for ref, one in (await self.topics_of(refs)).items()}
         dues = repeat(due) if isinstance(due, int) else due
         asked = [(own[ref], at) if ref in own else None for ref, at in zip(refs, dues, strict=False)]
-        # Each change once, for it may rewrite a MiB: where it stands last, so that the last time of a message holds.
+        # Make each change once, because it may rewrite a MiB: the last one, so that the last time of a message wins.
         unique = list(dict.fromkeys(one for one in reversed(asked) if one is not None))[::-1]
         if not unique:
             return [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
@@ -166,7 +167,7 @@ class LimitedGateway(Gateway):
     def cluster(self) -> dict[str, Any]:
         document = self._gateway.cluster()
         more: dict[str, Any] = {"topics": self._own(document.get("topics", {}))}
-        if self._grant.topics:  # what all callers have sent, and addresses inside, are not for one of some topics
+        if self._grant.topics:  # a caller for some topics must not see others' counts and internal addresses
             more["nodes"] = [node | {"url": ""} for node in document["nodes"]]
             more["shards"] = [
                 {name: value for name, value in shard.items() if name not in ("pending", "outcomes")}
@@ -178,7 +179,7 @@ class LimitedGateway(Gateway):
         return {topic: text for topic, text in by_topic.items() if self._grant.covers(topic)}
 
     async def figures(self) -> Sequence[Figures]:
-        """Of all topics together: for a caller for some of them there are none. So with `sealed_windows`."""
+        """Figures cover all topics, so a caller for some of them gets none. The same for `sealed_windows`."""
         return [] if self._grant.topics else await self._gateway.figures()
 
     async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
@@ -207,7 +208,7 @@ class LimitedGateway(Gateway):
 
 
 def _unsent(topic: str) -> Rejected:
-    """Destinations of others are refused as those that do not exist."""
+    """Other callers' destinations are refused like unknown ones."""
     if not topic.startswith(DESTINATION):
         return no_topic(topic)
     name = topic.removeprefix(DESTINATION)

@@ -1,4 +1,4 @@
-"""Which message a caller means: by an id, or by a name that a client chose."""
+"""Resolves references to messages: ids, or names from clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOK_UPS: Final = 64  # at a time
 
 
 class Address(NamedTuple):
-    """A message of a shard: `id` as its answer shows it, and the key it was first placed under."""
+    """A message of a shard: `id` for its answer, and its first key."""
 
     id: str
     shard: int
@@ -26,12 +26,12 @@ class Address(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Of the command that made it."""
+        """The offset of the command that created it."""
         return offset_of(self.first_key)
 
 
 class NamedAddress(NamedTuple):
-    """Whatever message of a shard has this name. `ref`: the name as its client gave it."""
+    """The message of a shard with this name. `ref`: the name as given by its client."""
 
     ref: str
     shard: int
@@ -39,21 +39,21 @@ class NamedAddress(NamedTuple):
 
 
 class Addresses:
-    """Resolves ids and names. A direct message was delivered when it was sent: its id is all that is known of it."""
+    """Resolves ids and names. A direct message was delivered when it was sent: only its id is known."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._direct_topics: dict[int, str] = {}  # by checksum
 
     def by_id(self, ref: str) -> Address | None:
-        """The message of a shard, where the target is the id of one. Nothing is looked up."""
+        """The message of a shard, if the target is its id. Without a lookup."""
         message_id = self._backend.ids.read(ref)
         if message_id is None or message_id.shard >= self._backend.shards:
             return None
         return Address(ref, message_id.shard, message_id.key)
 
     def by_name(self, ref: str) -> NamedAddress | None:
-        """Where the message of a name is, if there is one; None for what is an id. Nothing is looked up."""
+        """The address for a name; None if it is an id. Without a lookup."""
         if self._backend.ids.read(ref) is not None:
             return None
         return self._named(ref, of_client(ref))
@@ -62,7 +62,7 @@ class Addresses:
         return NamedAddress(ref, shard_of_name(name, self._backend.shards), name)
 
     def of_key(self, shard: int, first_key: bytes) -> Address:
-        """The message that was first placed under this key."""
+        """The message with this first key."""
         return Address(self._backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
 
     async def find(self, ref: str, caller: str = "") -> Address | MessageState | None:
@@ -100,5 +100,5 @@ class Addresses:
 
 
 def direct_checksum(topic: str) -> int:
-    """What the id of a direct message says of its topic."""
+    """The topic's checksum in the id of a direct message."""
     return zlib.crc32(topic.encode())

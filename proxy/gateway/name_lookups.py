@@ -1,4 +1,4 @@
-"""Look-ups of names: one at a time for each shard, and those that come meanwhile go together in the next one."""
+"""Lookups of names: one at a time per shard; names that arrive during one share the next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Group:
 
 
 class NameLookups:
-    """In a cluster a look-up is a request to a node, which costs more than many names in it."""
+    """Batches names, because in a cluster a lookup is a request to a node, which costs more than the names in it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -31,7 +31,7 @@ class NameLookups:
     async def messages(self, shard: int, names: Sequence[bytes], offset: int) -> dict[bytes, NamedMessage]:
         """The messages of a shard that have these names once the command at `offset` is applied, and maybe others.
 
-        Raises Unavailable or OutcomeUnknown where nobody says.
+        Raises Unavailable or OutcomeUnknown if no node can answer.
         """
         if shard not in self._groups:
             group = _Group()
@@ -39,11 +39,11 @@ class NameLookups:
         group, task = self._groups[shard]
         group.names.update(dict.fromkeys(names))
         group.offset = max(group.offset, offset)
-        return await asyncio.shield(task)  # others wait for it, too
+        return await asyncio.shield(task)  # other callers wait for it, too
 
     async def _look_up(self, shard: int, group: _Group) -> dict[bytes, NamedMessage]:
         async with self._turns.setdefault(shard, asyncio.Lock()):
-            del self._groups[shard]  # whoever comes from here on is in the next one
+            del self._groups[shard]  # later names go into the next one
             names = list(group.names)
             messages: dict[bytes, NamedMessage] = {}
             for start in range(0, len(names), _NAMES_TOGETHER):

@@ -1,4 +1,4 @@
-"""Messages under names: whether one is new is what its shard says, and a repeat gets what the first one got."""
+"""Named messages: the shard decides whether a name is new, and a repeat gets the first one's receipt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOGETHER = 5_000  # names of one request to a node, which reads 4 MiB (`delay/a
 
 
 class AppendedNames(NamedTuple):
-    """A named draft that is in the log, with the receipt it gets if its name is new."""
+    """A named draft in the log, with its receipt if the name is new."""
 
     draft: Draft
     receipt: Receipt
@@ -29,13 +29,13 @@ class AppendedNames(NamedTuple):
 
 
 class Names:
-    """`answer_s`: how long to wait for what a shard says."""
+    """`answer_s`: how long to wait for a shard's answer."""
 
     def __init__(self, backend: Backend, answer_s: float) -> None:
         self._backend, self._answer_s = backend, answer_s
 
     async def settle(self, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
-        """What became of each. Raises nothing: where that is not known here the answer is `outcome_unknown`."""
+        """The outcome of each. Raises nothing: an unknown outcome is answered with `outcome_unknown`."""
         shards = _by_shard(one.shard for one in appended)
         parts = await asyncio.gather(*(self._settle(shard, [appended[at] for at in ats]) for shard, ats in shards))
         answers: dict[int, Receipt | Rejected] = {}
@@ -51,7 +51,7 @@ class Names:
         except Unavailable as error:
             return [_unknown(error.detail)] * len(appended)
         answers: list[Receipt | Rejected] = []
-        looked: dict[int, Answer] = {}  # by place: what has to be looked up
+        looked: dict[int, Answer] = {}  # by place: answers that need a lookup
         for place, one in enumerate(appended):
             answered = progress.answer(one.offset)
             if answered is None:
@@ -72,7 +72,7 @@ class Names:
             missing = _unknown(f"the first message of this name cannot be shown: {error.detail}")
         for (place, answer), first in zip(looked.items(), firsts, strict=True):
             if answer is Answer.ACCEPTED:
-                # Its target may have refused it, or a clock be behind. Where nobody says, it is accepted all the same.
+                # Its topic may have refused it, or a clock may be slow. Even without an answer, it is accepted.
                 status = "scheduled" if first is None else first.state.status
                 answers[place] = appended[place].receipt._replace(status=status)
             else:
@@ -97,13 +97,13 @@ class Names:
 
 
 def receipt_of(first: NamedMessage, *, conflict: bool) -> Receipt:
-    """What a repeat gets: the receipt of the first message of its name."""
+    """The receipt for a repeat: that of the first message of its name."""
     state = first.state
     return Receipt(state.id, state.status, state.topic, state.due, True, conflict)
 
 
 def _by_shard(shards: Iterable[int]) -> list[tuple[int, list[int]]]:
-    """Each shard with the places it has."""
+    """Each shard with its places."""
     places = sorted((shard, at) for at, shard in enumerate(shards))
     return [(shard, [at for _, at in group]) for shard, group in groupby(places, key=lambda place: place[0])]
 

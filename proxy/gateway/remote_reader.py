@@ -1,4 +1,4 @@
-"""Reads of shards that other processes hold: the proxy's `ShardReader`, over HTTP to the nodes' doors."""
+"""The proxy's `ShardReader`: reads shards of other processes through the nodes' internal HTTP."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from duemq.storage.shard.records import ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.reply import in_slices
 
-_AVOID_S = 5.0  # how long a node that did not answer is asked last
+_AVOID_S = 5.0  # how long a silent node is asked last
 _QUEUE_S = 0.5
 _POOL = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepalive_expiry=30)
-# Requests to one node about one shard at a time. A shard that nobody leads holds its readers back until their time is
-# over; these must not take the connections of all others.
+# Concurrent requests to one node about one shard. Readers of a shard without a master wait until their time-out; they
+# must not use up the connections of all others.
 _LANE = 64
 _KEYS_TOGETHER = 1_000  # in one request
 _STATES_TOGETHER = 8  # each has a payload
@@ -50,7 +50,7 @@ def node_client(
     connect_s: float = 0.5,
     tls: ssl.SSLContext | None = None,
 ) -> httpx.AsyncClient:
-    """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
+    """A client for the internal HTTP of nodes, which delay an answer for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
     headers = token_headers(token) | {READS_HEADER: NAMES}
     return internal_http(tls, timeout=timeout, limits=_POOL, headers=headers, transport=transport)
@@ -59,14 +59,14 @@ def node_client(
 class RemoteReader:
     """See `ShardReader`.
 
-    A shard's master is asked first: it has applied what was answered. Then come the other holders, those that follow
-    most closely first. Who took itself out is never asked, who did not answer lately is asked last.
+    A shard's master is asked first, because it has applied all answered commands. Then come the other holders, the
+    closest followers first. A node that took itself out is never asked; one that was silent recently is asked last.
     """
 
     def __init__(self, view: ClusterView, http: httpx.AsyncClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._view, self._http, self._clock = view, http, clock
-        self._silent: dict[str, float] = {}  # nodes that did not answer, and until when they are avoided
-        # Those in use, by node and what is asked about.
+        self._silent: dict[str, float] = {}  # silent nodes, and until when they are avoided
+        # Places in use, by node and subject.
         self._lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
@@ -91,7 +91,7 @@ class RemoteReader:
             content = orjson.dumps({"first_keys": [key.hex() for key in keys]})
             try:
                 topics += (await self._get(shard, "topics", {"offset": offset}, content))["topics"]
-            except Unavailable:  # maybe all nodes of the shard are of an older version, which tells of one at a time
+            except Unavailable:  # perhaps all nodes of the shard have an older version, which answers one at a time
                 for first in range(0, len(keys), _STATES_TOGETHER):
                     some = keys[first : first + _STATES_TOGETHER]
                     states = await asyncio.gather(*(self.state(shard, key, offset) for key in some))
@@ -101,7 +101,7 @@ class RemoteReader:
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
         try:
             document = await self._get(shard, "topic-count", {"topic": topic})
-        except Rejected:  # a node of an older version knows none
+        except Rejected:  # a node of an older version has none
             return None
         return None if document["pending"] is None else TopicCount(**document)
 
@@ -128,7 +128,7 @@ class RemoteReader:
         if after is not None and listed and listed[0].offset <= after:  # a node of an older version begins at the start
             count, records = await self.imports(shard, state, below)
             return count, [record for record in records if record.offset > after][:limit]
-        return document.get("count", len(listed)), listed  # a node of an older version gives all
+        return document.get("count", len(listed)), listed  # a node of an older version returns all
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
         ids = (await self._get(shard, "imported-ids", {"wanted": command_offset, "first": first, "most": most}))["ids"]
@@ -160,24 +160,24 @@ class RemoteReader:
         return parts_by_shard
 
     async def figures(self) -> list[Figures]:
-        """Those of all nodes that answer."""
+        """The figures of all answering nodes."""
 
         answers = await self._of_all("figures", {})
         return [Figures.from_json(one)._replace(node=name) for name, some in answers for one in some]
 
     async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
-        """Those of all nodes that answer; see `Gateway.sealed_windows`."""
+        """The windows of all answering nodes; see `Gateway.sealed_windows`."""
         answers = await self._of_all("windows", {"first": first, "most": most})
         return sorted(SealedWindow(*one) for _, some in answers for one in some)[:most]
 
     async def _of_all(self, what: str, query: Mapping[str, int]) -> list[tuple[str, Any]]:
-        """What each node answers, by its name."""
+        """The answers of the nodes, by name."""
 
         async def ask(node: Member) -> tuple[str, Any]:
             request = self._http.build_request("GET", f"{node.url}/internal/{what}", params=query)
             try:
                 return node.name, await self._ask(node, what, request)
-            except (Rejected, Unavailable):  # one of an older version knows none
+            except (Rejected, Unavailable):  # one of an older version has none
                 return node.name, ()
 
         return await asyncio.gather(*(ask(node) for node in self._view.members() if node.url))
@@ -194,7 +194,7 @@ class RemoteReader:
         return {int(shard): search_part_from_json(part) for shard, part in answer.items()}
 
     async def _get(self, shard: int, what: str, query: Mapping[str, str | int], content: bytes | None = None) -> Any:
-        """The answer of the first node that has one. Raises Unavailable where none has."""
+        """The answer of the first node that has one. Raises Unavailable if none has."""
         method = "GET" if content is None else "POST"
         reason: Unavailable | None = None
         for node in self._nodes(shard):
@@ -208,7 +208,7 @@ class RemoteReader:
 
     @asynccontextmanager
     async def _place(self, node: Member, about: str) -> AsyncIterator[None]:
-        """A place among the requests to a node about one thing. Raises Unavailable where none is free for a while."""
+        """A place among the requests to a node about one subject. Raises Unavailable if none becomes free in time."""
         name = node.name, about
         lane = self._lanes.get(name)
         if lane is None:
@@ -217,20 +217,20 @@ class RemoteReader:
             async with asyncio.timeout(_QUEUE_S):
                 await lane.acquire()
         except TimeoutError as error:
-            raise Unavailable(f"{_LANE} requests to node {node.name} about the same shard are under way") from error
+            raise Unavailable(f"{_LANE} requests to node {node.name} about the same shard are in flight") from error
         try:
             yield
         finally:
             lane.release()
 
     async def _ask(self, node: Member, about: str, request: httpx.Request) -> Any:
-        """Raises Rejected as the node did, and Unavailable for all that another node may do better."""
+        """Raises Rejected as the node did, and Unavailable for errors that another node may not have."""
         try:
             async with self._place(node, about):
                 response = await self._http.send(request)
         except httpx.PoolTimeout as error:
-            # The node was not asked: it is not silent.
-            raise Unavailable("too many requests to the nodes are under way here") from error
+            # The node was not asked, so it is not silent.
+            raise Unavailable("too many requests to the nodes are in flight here") from error
         except httpx.TransportError as error:
             now = self._clock()
             self._silent = {name: until for name, until in self._silent.items() if until > now}
@@ -248,7 +248,7 @@ class RemoteReader:
         raise Unavailable(f"node {node.name}: {document.get('detail', response.status_code)}")
 
     def _nodes(self, shard: int) -> Iterator[Member]:
-        """Who can be asked about a shard, the best first. Looks at the cluster once, when it is begun."""
+        """The nodes to ask about a shard, best first. Reads the cluster once, at the first step."""
         master, now = self._view.masters().get(shard), self._clock()
         holders = [
             member

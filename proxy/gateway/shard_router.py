@@ -1,4 +1,4 @@
-"""Queue selection: which shard a new message goes to, where that is free to choose.
+"""Queue selection: chooses the shard of a new message, if it is free to choose.
 
 A message with a name always goes to the shard of its name. The ideas are RocketMQ's `SelectMessageQueueBy...` and its
 latency fault tolerance.
@@ -21,19 +21,19 @@ class Selection(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """Whether messages of one key all go to one shard, and so keep their order when they are due together."""
+        """Whether all messages of a key go to one shard, and so keep their order when they are due together."""
         ...
 
     def pick(self, key: bytes | None = None) -> int:
-        """The shard of a message with this key, or of all messages without one that were sent together."""
+        """The shard of a message with this key, or of all messages without a key that were sent together."""
         ...
 
     def measured(self, shard: int, seconds: float) -> None:
-        """An append to this shard took so long."""
+        """Record the duration of an append to this shard."""
         ...
 
     def failed(self, shard: int) -> None:
-        """An append to this shard failed."""
+        """Record a failed append to this shard."""
         ...
 
 
@@ -48,7 +48,7 @@ def selection_of(name: Name, shards: int) -> Selection:
 
 
 class RoundRobin:
-    """One shard after the other, whatever the key."""
+    """Round robin, whatever the key."""
 
     ordered = False
 
@@ -66,7 +66,7 @@ class RoundRobin:
 
 
 class ByKey(RoundRobin):
-    """The shard that Java's default partitioner would choose for the key; without a key one after the other.
+    """The shard that Java's default partitioner would choose for the key; round robin without a key.
 
     Keyed messages that are due in the same millisecond are delivered in the order in which they were accepted.
     """
@@ -78,10 +78,10 @@ class ByKey(RoundRobin):
 
 
 class LeastLatency:
-    """Among the shards whose appends are about as quick as the quickest one's, one after the other.
+    """Round robin among the shards whose appends are about as fast as the fastest one's.
 
-    A moving average per shard; one that failed rests for `rest_s` seconds. Every `explore`-th pick tries the shard that
-    was measured longest ago, so that a slow or failed one is found when it has recovered. `clock` gives seconds.
+    Uses a moving average per shard; a failed shard rests for `rest_s` seconds. Every `explore`-th pick tries the shard
+    measured longest ago, to find out when a slow or failed one has recovered. `clock` returns seconds.
     """
 
     ordered = False
@@ -105,7 +105,7 @@ class LeastLatency:
         if number % self._explore == 0:
             chosen = min(awake, key=lambda shard: (self._measured_at[shard], self._picked[shard]))
         else:
-            # One that was never measured counts as quick, so that it soon is.
+            # An unmeasured shard counts as fast, so that it is soon measured.
             quickest = min(self._average[shard] or 0.0 for shard in awake)
             quick = [shard for shard in awake if (self._average[shard] or 0.0) <= quickest * self._ABOUT]
             chosen = min(quick, key=lambda shard: self._picked[shard])
@@ -120,5 +120,5 @@ class LeastLatency:
 
     def failed(self, shard: int) -> None:
         self._resting[shard] = self._clock() + self._rest_s
-        # What it was like before says little about how it will be.
+        # Its earlier average says little about the future.
         self._average[shard] = None

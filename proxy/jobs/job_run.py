@@ -1,7 +1,7 @@
-"""The run of one job by the process that owns it: it writes the plan, works it off at a rate, and counts.
+"""The run of one job by the process that owns it: it writes the plan, executes it at a rate, and counts.
 
-What survives a kill at any point: the plan is in the log; the item says how far it is settled, and which entries may
-have been begun besides. Whoever goes on does those again, and a shard makes no change of a step twice.
+A kill at any point is safe: the plan is in the log; the item records how far it is settled, and which further entries
+may have been started. The next owner repeats those, and a shard never makes a step's change twice.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 _SAVE_S: Final = 1.0
 _IN_FLIGHT: Final = 8  # batches
-_AHEAD_S: Final = 3.0  # what may be begun before the item says so again
-_AHEAD: Final = 20_000  # the same where a job goes as fast as it can
-_FIRST_S: Final = 0.1  # pauses before work that failed is tried again
+_AHEAD_S: Final = 3.0  # work that may start before the item is written again
+_AHEAD: Final = 20_000  # the same for a job without a rate
+_FIRST_S: Final = 0.1  # pauses before failed work is retried
 _LONGEST_S: Final = 2.0
 _LEAVE_S: Final = 2.0
 
@@ -41,20 +41,20 @@ class _Batch:
 
 
 class JobRun:
-    """`job`: as it was claimed. `clock` gives epoch ms; `bus` the log in use. `turns`: those of all jobs."""
+    """`job`: as claimed. `clock` returns epoch ms, `bus` the current log. `turns`: shared by all jobs."""
 
     def __init__(
         self, jobs: Jobs, job: Job, work: Work, bus: Callable[[], Bus], clock: Callable[[], int], turns: Turns
     ) -> None:
         self._jobs, self._job, self._work, self._bus, self._clock, self._turns = jobs, job, work, bus, clock, turns
-        self._must = job.claimed  # entries up to here may have been begun by somebody else
+        self._must = job.claimed  # another process may have started entries up to here
         self._sent = job.counted
         self._allowed = job.claimed
         self._saved = asyncio.Event()
         self._saving = self._loop("progress", self._save, _SAVE_S, (Unavailable, Rejected))
 
     async def run(self) -> None:
-        """Run the job until it ends, is paused, or belongs to somebody else."""
+        """Run the job until it ends, is paused, or belongs to another process."""
         saving = asyncio.create_task(self._saving.run(), name=f"job {self._job.id}: progress")
         working = asyncio.create_task(self._work_off(), name=f"job {self._job.id}: work")
         try:
@@ -80,7 +80,7 @@ class JobRun:
         expected: tuple[type[Exception], ...] = (Unavailable,),
         level: int = logging.WARNING,
     ) -> Loop:
-        """A loop for a part of the work. It ends with what it does not expect."""
+        """A loop for a part of the work. It ends with any unexpected error."""
         return Loop(
             f"job {part}", turn, self._job.id, expected=expected, ends_on=(Exception,), first_s=first_s,
             longest_s=max(first_s, _LONGEST_S), quiet=1, level=level,
@@ -96,7 +96,7 @@ class JobRun:
             await self._execute()
         except Unavailable:
             raise
-        except Rejected as error:  # of a filter that an older process wrote, for instance
+        except Rejected as error:  # for example of a filter that an older process wrote
             self._end(JobEvent.FAIL, f"{error.code}: {error.detail}")
         except Exception as error:
             log.exception("job %s fails", self._job.id, extra={"action": "job.failed"})
@@ -107,17 +107,17 @@ class JobRun:
             self._job = self._job.after(event, self._clock(), reason)
 
     async def _finish(self) -> None:
-        """Write what is known now that nothing is under way any more."""
+        """Write the final state once nothing is in flight."""
         with suppress(JobTaken):
             await self._jobs.save(replace(self._job, claimed=self._job.counted), release=True)
 
     async def _leave(self) -> None:
-        """The process stops: another one goes on at once, where that can still be written."""
+        """The process stops: release the job, if possible, so that another one continues at once."""
         try:
             async with asyncio.timeout(_LEAVE_S):
                 await self._jobs.save(self._job, release=True)
         except (JobTaken, Unavailable, Rejected, TimeoutError):
-            log.info("job %s is left without a word", self._job.id, extra={"action": "job.leave"})
+            log.info("job %s is left without a release", self._job.id, extra={"action": "job.leave"})
 
     # --- progress -------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class JobRun:
         claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
         saved = await self._jobs.save(replace(job, claimed=claimed))
         self._allowed = claimed
-        if self._job.state not in ENDED:  # what others want; the counts here may have grown meanwhile
+        if self._job.state not in ENDED:  # requests of others; the counts here may have grown
             self._job = replace(take_over(self._job, saved), claimed=claimed)
         self._saved.set()
         return _SAVE_S
@@ -137,7 +137,7 @@ class JobRun:
     # --- the plan -------------------------------------------------------------------------------------------------
 
     async def _plan(self) -> None:
-        """Write the plan, from where it is to its end."""
+        """Write the rest of the plan."""
         while self._job.total is None and self._job.state is JobState.RUNNING:
             number, cursor, total, complete = 0, None, 0, False
             async with aclosing(read_plan(self._bus(), self._job, self._job.position)) as steps:
@@ -147,10 +147,10 @@ class JobRun:
             if complete:
                 self._job = replace(self._job, total=total)
                 return
-            await self._write_plan(number, cursor)  # and read it: another process may have written at the same time
+            await self._write_plan(number, cursor)  # then read it: another process may have written it, too
 
     async def _write_plan(self, number: int, after: str | None) -> None:
-        """Write steps from this number on, which begin where the one before ended."""
+        """Write steps from this number on, each beginning where the previous one ended."""
         cursor = after
         while self._job.state is JobState.RUNNING:
             async with self._turns.place(self._job.by):
@@ -196,7 +196,7 @@ class JobRun:
         if self._job.counted == self._job.total:
             self._end(JobEvent.FINISH)
         elif self._goes_on():
-            self._end(JobEvent.FAIL, "a part of its plan is not in the log any more")
+            self._end(JobEvent.FAIL, "a part of its plan is no longer in the log")
 
     async def _batches(self, size: int) -> AsyncGenerator[tuple[Step, int, Sequence[str]], None]:
         position = self._job.position
@@ -207,15 +207,16 @@ class JobRun:
                     yield step, start, step.entries[start : start + size]
 
     def _goes_on(self) -> bool:
-        """What somebody may have begun is done in any case: until then nobody knows the counts."""
+        """Finish started entries in any case: until then the counts are unknown."""
         return self._job.state is JobState.RUNNING or self._sent < self._must
 
     async def _may_begin(self, count: int, under_way: deque[_Batch]) -> int:
-        """Wait until the item says that so many more may be begun. Returns how many may; fewer where the job stops."""
+        """Wait until the item allows `count` more entries to start. Returns the allowed number, fewer if the job
+        stops."""
         while self._job.state is JobState.RUNNING:
             if self._sent + count <= max(self._allowed, self._must):
                 return count
-            while under_way:  # how many may be begun counts from what is counted
+            while under_way:  # the limit is relative to the counted entries
                 await self._settle(under_way.popleft())
             self._saved.clear()
             self._saving.wake()
@@ -227,12 +228,12 @@ class JobRun:
         self._job = self._job.settle(Counter(outcomes), batch.position)
 
     async def _do(self, step: int, entries: Sequence[str]) -> list[Outcome]:
-        """What became of each; asks again until that is known."""
+        """The outcome of each; retries until it is known."""
         known: dict[int, Outcome] = {}
 
         async def ask() -> None:
             left = [at for at in range(len(entries)) if at not in known]
-            async with self._turns.place(self._job.by):  # for one attempt: a shard without master holds no place
+            async with self._turns.place(self._job.by):  # per attempt, so that a shard without a master holds no place
                 outcomes = await self._work.do(self._job, step, [entries[at] for at in left])
             known.update((at, one) for at, one in zip(left, outcomes, strict=True) if one is not None)
             if len(known) < len(entries):

@@ -1,4 +1,4 @@
-"""What a request for a job asks for: checked as a whole before anything is done."""
+"""The order in a request for a job, checked as a whole before anything is done."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ID: Final = re.compile(rf"[A-Za-z0-9_-]{{{ID_CHARS}}}")
 
 
 class Request(NamedTuple):
-    """`ids`: what the job applies to, where that was listed; None: what the filter of the order says."""
+    """`ids`: the listed targets of the job; None: the matches of the order's filter."""
 
     order: Order
     ids: list[str] | None
@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str = "") -> Request:
-    """Raises Rejected. `now`: epoch ms. `caller`: whose names are meant (`Grant.namespace`)."""
+    """Raises Rejected. `now`: epoch ms. `caller`: the owner of names (`Grant.namespace`)."""
     check_fields(body, _FIELDS)
     kind, source, topic = body.get("kind"), _topic(body, "source"), _topic(body, "topic")
     if type(kind) is not str or kind not in KINDS:
@@ -52,7 +52,7 @@ def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str 
     if source and kind not in OF_THE_DEAD:
         raise Rejected("bad_field", f"a {kind} job has no source: it is of pending messages", "source")
     if topic and kind != "redrive":
-        raise Rejected("bad_field", "topic is where a redrive goes; filter.topic is whose messages are meant", "topic")
+        raise Rejected("bad_field", "topic is the target of a redrive; filter.topic selects messages", "topic")
     if topic:
         if not is_topic(topic.encode()):
             raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
@@ -93,7 +93,7 @@ def _rate(body: Mapping[str, Any]) -> float | None:
 
 
 def _when(kind: str, body: Mapping[str, Any], ingress: Ingress, now: int) -> tuple[int, int]:
-    """To what time (epoch ms) messages are moved, or by how much (ms)."""
+    """The time (epoch ms) to which messages are moved, or the shift (ms)."""
     given = [name for name in _WHEN if name in body]
     if KINDS[kind] not in MOVES:
         if given:
@@ -101,7 +101,7 @@ def _when(kind: str, body: Mapping[str, Any], ingress: Ingress, now: int) -> tup
         return 0, 0
     if len(given) != 1:
         code = "both_times" if given else "bad_field"
-        raise Rejected(code, f"exactly one of {', '.join(_WHEN)} says where a move goes", "deliver_at")
+        raise Rejected(code, f"a move needs exactly one of {', '.join(_WHEN)}", "deliver_at")
     if given[0] != "shift":
         return ingress.when({name: body[name] for name in (given[0], "zone") if name in body}, now), 0
     value = body["shift"]
@@ -141,7 +141,7 @@ def _filter(fields: Any, kind: str, source: str, now: int) -> dict[str, Any]:
         raise Rejected("unknown_field", detail, "filter")
     if kind not in OF_THE_DEAD:
         if not fields:
-            raise Rejected("bad_field", "an empty filter would mean everything; say what is meant", "filter")
+            raise Rejected("bad_field", "an empty filter would select everything; name at least one field", "filter")
     elif not fields.keys() & set(_RANGES):
         ranges = [name for name in _RANGES if name in known]
         raise Rejected("bad_field", f"filter must say a time range ({', '.join(ranges)}); or list ids", "filter")

@@ -1,4 +1,4 @@
-"""Runs the jobs of a deployment in this process, as far as no other process does."""
+"""Runs the jobs of a deployment that no other process runs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from duemq.proxy.jobs.work import MessageWork, Work
 log = logging.getLogger(__name__)
 
 SILENT_S: Final = 5.0
-"""An owner that writes nothing for so long is taken for dead. If it is not, no harm is done: see `JobRun`."""
+"""An owner that has not written for this long counts as dead. If it is alive, that does no harm: see `JobRun`."""
 
 _LOOK_S: Final = 1.0
-_PLACES: Final = 32  # requests of all jobs that are under way at a time
-_KEPT_MS: Final = 600_000  # of plans: a job whose plan is in the log is not known here for a moment
+_PLACES: Final = 32  # requests of all jobs in flight
+_KEPT_MS: Final = 600_000  # of plans, because a new job's plan is in the log before the job is known here
 
 
 class JobRunner:
-    """`clock` gives epoch ms. `most_redrives`: see `MessageWork`. `keys`: if the key of a job's caller has ended, the
+    """`clock` returns epoch ms. `most_redrives`: see `MessageWork`. `keys`: if the key of a job's caller has ended, the
     job is paused."""
 
     def __init__(
@@ -48,7 +48,7 @@ class JobRunner:
         self.owner = secrets.token_hex(8)
         self._turns = Turns(_PLACES)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._seen: dict[str, tuple[int, float]] = {}  # version of a job's item, and since when (s) it is that
+        self._seen: dict[str, tuple[int, float]] = {}  # version of a job's item, and since when (s)
         self._loop = Loop("jobs", self._look)
         jobs.admin.on_change(self._loop.wake)
 
@@ -59,7 +59,7 @@ class JobRunner:
         return self._gateway.bus
 
     async def run(self) -> None:
-        """Run until cancelled. A job that fails unforeseen is logged, and touches no other."""
+        """Run until cancelled. An unexpected failure of a job is logged, and does not affect others."""
         await self._jobs.admin.ready.wait()
         try:
             await self._loop.run()
@@ -78,9 +78,9 @@ class JobRunner:
         return _LOOK_S
 
     async def _pause(self, job: Job, why: str) -> None:
-        """Every process does so; if this fails, the next look tries again."""
+        """Every process does so; if it fails, the next check retries."""
         with suppress(Rejected, Unavailable):
-            await self._jobs.tell(job.id, JobEvent.PAUSE, "duemq", f"{why}: who resumes the job answers for it")
+            await self._jobs.tell(job.id, JobEvent.PAUSE, "duemq", f"{why}: a resume makes its caller responsible")
             log.warning("job %s is paused: %s", job.id, why, extra={"action": "job.pause", "job": job.id})
 
     def _is_free(self, job: Job) -> bool:
@@ -107,7 +107,7 @@ class JobRunner:
         await self._trim()
 
     async def _trim(self) -> None:
-        """Drop the plans that no job needs any more; none if there is a job of another version, which may need one."""
+        """Drop plans that no job needs any more; none if there is a job of another version, which may need them."""
         if not self._jobs.all_known:
             return
         bus = self._bus()

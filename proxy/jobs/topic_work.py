@@ -1,7 +1,7 @@
-"""What a job does to the records of a topic of dead letters, such as `dlq.GROUP` of a consumer group.
+"""The work of a job on the records of a topic of dead letters, such as `dlq.GROUP` of a consumer group.
 
-An entry is `PARTITION:OFFSET`. A redrive schedules the record anew under a name made of where it stands, so that a
-shard accepts it once: by whatever job, and however often that is sent.
+An entry is `PARTITION:OFFSET`. A redrive schedules the record again under a name made from its place, so that a shard
+accepts it once, from any job and however often it is sent.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from duemq.proxy.jobs.work import DONE, Outcome, PlanPage, dead_range
 log = logging.getLogger(__name__)
 
 _PAGE: Final = 1_000
-_PART_BYTES: Final = 1 << 20  # of records that are redriven together: several batches are under way
+_PART_BYTES: Final = 1 << 20  # of records redriven together; several batches are in flight
 _UNSURE: Final = frozenset((Unavailable.code, OutcomeUnknown.code))
 
 
 class TopicWork:
-    """See `Work`. `most_redrives`: of a record; 0: any number."""
+    """See `Work`. `most_redrives`: of a record; 0: unlimited."""
 
     def __init__(self, gateway: Gateway, most_redrives: int) -> None:
         self._gateway, self._most_redrives = gateway, most_redrives
 
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
-        """See `Work`. The cursor is an entry: the first one to look at."""
+        """See `Work`. The cursor is an entry: the first one to examine."""
         info = await source_of(self._gateway, order.source)
         partition, offset = (0, info.start_offsets[0]) if cursor is None else place_of(cursor)
         bus = self._gateway.bus
@@ -63,7 +63,7 @@ class TopicWork:
         ]
         reached = records[-1].offset + 1 if records else bus.reach(order.source, partition)
         if not records and reached < info.end_offsets[partition] and offset < info.end_offsets[partition]:
-            raise Unavailable(f"partition {partition} of {order.source} cannot be read up to its end just now")
+            raise Unavailable(f"partition {partition} of {order.source} cannot be read up to its end now")
         if records and reached < info.end_offsets[partition]:
             return PlanPage(matching, f"{partition}:{reached}")
         if partition + 1 == info.partitions:
@@ -86,7 +86,7 @@ class TopicWork:
                     if place not in outcomes:
                         continue
                     if "ids" not in job.order.filter and not _matches(record, job.order, job.created_at):
-                        continue  # it is another record: the topic was made again
+                        continue  # it is another record: the topic was recreated
                     draft = self._draft(job, place, record)
                     if isinstance(draft, Draft):
                         drafts[place] = draft
@@ -97,7 +97,7 @@ class TopicWork:
         return [outcomes[place] for place in places]
 
     async def _mark(self, job: Job) -> None:
-        """Leave word of a purge, so that an audit takes none of these records for lost. A purge goes on without it."""
+        """Record a purge, so that an audit does not count these records as lost. The purge continues if this fails."""
         bus, source = self._gateway.bus, job.order.source
         try:
             known = await bus.get_consumer_cursor(source, PURGES)
@@ -109,7 +109,7 @@ class TopicWork:
     async def _read(
         self, topic: str, places: Sequence[tuple[int, int]]
     ) -> AsyncGenerator[list[tuple[tuple[int, int], StoredRecord]], None]:
-        """The records from the first to the last of these places, a MiB at a time, without those that are gone."""
+        """The records from the first to the last of these places, a MiB at a time, without missing ones."""
         for partition in {partition for partition, _ in places}:
             offsets = sorted(offset for number, offset in places if number == partition)
             offset = offsets[0]
@@ -122,12 +122,12 @@ class TopicWork:
                 if not records:
                     if await self._ends_before(topic, partition, offset):
                         break
-                    raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
+                    raise Unavailable(f"partition {partition} of {topic} cannot be read now")
                 yield [((partition, record.offset), record) for record in records]
                 offset = records[-1].offset + 1
 
     async def _ends_before(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether the topic has no record from this offset on: it was deleted, or made again, or they were dropped."""
+        """Whether the topic has no records from this offset on: it was deleted or recreated, or they were dropped."""
         bus = self._gateway.bus
         info = await bus.topic(topic)
         if info is None or partition >= info.partitions:
@@ -138,7 +138,7 @@ class TopicWork:
         return not await bus.read(topic, partition, offset, 1)
 
     def _draft(self, job: Job, place: tuple[int, int], stored: StoredRecord) -> Draft | Outcome:
-        """The message that a dead letter becomes, or why it becomes none."""
+        """The message from a dead letter, or the outcome that prevents one."""
         order, record = job.order, unpack_record(stored.frame)
         origin, redrives = origin_of(record.headers), redrives_in(record.headers)
         topic = order.topic or (origin.topic if origin is not None else "")
@@ -180,7 +180,7 @@ async def source_of(gateway: Gateway, topic: str) -> TopicInfo:
     if info is None:
         raise Rejected("unknown_topic", f"there is no topic {topic}", "source")
     if info.trouble:
-        raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
+        raise Unavailable(f"topic {topic} cannot be read now: {info.trouble}")
     return info
 
 

@@ -1,4 +1,4 @@
-"""The places for the work of jobs in one process, given to callers by turns."""
+"""Places for the work of jobs in one process, assigned to callers in turn."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """`places`: how many requests of jobs are under way at a time. One that is waiting for a caller comes before the
-    second one of any other caller."""
+    """`places`: the limit of concurrent requests of jobs. The first waiting request of a caller comes before the second
+    one of any other caller."""
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._waiting: dict[str, deque[Future[None]]] = {}  # by caller; whose turn is next comes first
+        self._waiting: dict[str, deque[Future[None]]] = {}  # by caller, next turn first
 
     @asynccontextmanager
     async def place(self, caller: str) -> AsyncIterator[None]:
@@ -33,7 +33,7 @@ class Turns:
         try:
             await turn
         except BaseException:
-            if turn.done() and not turn.cancelled():  # it had got the place already
+            if turn.done() and not turn.cancelled():  # it already had the place
                 self._give_back()
             raise
 
@@ -43,7 +43,7 @@ class Turns:
             turns = self._waiting.pop(caller)
             turn = turns.popleft()
             if turns:
-                self._waiting[caller] = turns  # behind all others
+                self._waiting[caller] = turns  # after all others
             if not turn.done():
                 turn.set_result(None)
                 return

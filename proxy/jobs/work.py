@@ -1,4 +1,4 @@
-"""What a job does to its entries: the commands that it sends to shards. See `TopicWork` for the records of a topic."""
+"""The work of a job on its entries: commands to shards. See `TopicWork` for the records of a topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.query import MAX_LIMIT, instant_in, read_filter
 
 Outcome = tuple[str, str]
-"""What an entry counts as (`done`, `skipped` or `failed`), and the reason."""
+"""The outcome of an entry (`done`, `skipped` or `failed`), and the reason."""
 
 DONE: Final[Outcome] = ("done", "")
 _OUTCOMES: Final = {
@@ -40,28 +40,28 @@ class PlanPage(NamedTuple):
 
 class Work(Protocol):
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
-        """A page of what matched when the job was created (epoch ms). Raises Unavailable."""
+        """A page of the matches at the job's creation (epoch ms). Raises Unavailable."""
         ...
 
     async def do(self, job: Job, step: int, entries: Sequence[str]) -> list[Outcome | None]:
-        """Do it to some entries of a step. None where it is not known yet: to do that once more does no harm.
+        """Do it to some entries of a step. None for an unknown outcome: a repeat does no harm.
 
-        Raises Unavailable, also where it may be done.
+        Raises Unavailable, even if it may have been done.
         """
         ...
 
 
 class MessageWork:
-    """Of messages in shards. An entry is an id; of a move by a shift there is the new due time (ms) behind it.
+    """The work on messages in shards. An entry is an id; for a move by a shift, the new due time (ms) follows it.
 
-    Each command has the tag of its step, by which a shard makes it once. `most_redrives`: of a message; 0: any number.
+    Each command has the tag of its step, which lets a shard apply it once. `most_redrives`: of a message; 0: unlimited.
     """
 
     def __init__(self, gateway: Gateway, most_redrives: int) -> None:
         self._gateway, self._most_redrives = gateway, most_redrives
 
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
-        """See `Work`. What dies after the job was created is not its business."""
+        """See `Work`. Messages that die after the job's creation are not included."""
         of_the_dead = order.kind in OF_THE_DEAD
         fields = {name: value for name, value in order.filter.items() if name not in OWN_FIELDS}
         query = replace(
@@ -92,16 +92,16 @@ class MessageWork:
         most = self._most_redrives if kind == REDRIVE else 0
         terms = Terms(job.tag(step), most, order.topic)
         outcomes = await self._gateway.change(kind, refs, due, terms=terms)
-        # What a message has too few of: redrives, or time before it expires.
+        # The exhausted resource: redrives, or time before expiry.
         known = _OUTCOMES | {Answer.EXHAUSTED: ("failed", "redrives_exhausted" if kind == REDRIVE else "bad_time")}
         return [None if outcome.answer is None else known[outcome.answer] for outcome in outcomes]
 
 
 OWN_FIELDS: Final = ("dead_from", "dead_to", "reason", "ids")
-"""Fields of a filter that a search does not know."""
+"""Fields of a filter that a search does not support."""
 
 
 def dead_range(fields: Any, created_at: int, *, judged: bool = False) -> tuple[int, int]:
-    """From when on, and before when (epoch ms), a dead letter has to have died. `judged`: see `parse_instant`."""
+    """The range of times of death (epoch ms), [start, end). `judged`: see `parse_instant`."""
     since, until = (instant_in(fields, name, judged) for name in ("dead_from", "dead_to"))
     return since or 0, min(LAST_MS if until is None else until, created_at + 1)

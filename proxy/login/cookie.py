@@ -11,15 +11,15 @@ from duemq.model.callers.session import COOKIE_TEXT
 from duemq.web.body import header
 
 SESSION: Final = "duemq_session"
-LOGIN: Final = "duemq_login"  # what a browser brings back from the provider
+LOGIN: Final = "duemq_login"  # comes back with the browser from the provider
 LOGIN_S: Final = 600
 
 _HOST: Final = "__Host-"
 
 
 def read_cookie(request: Request, name: str) -> str:
-    """Its value; empty without. On HTTPS only one that is bound to this host counts: another host of the domain can
-    have set the other. Where HTTPS is not known of, the bound one wins."""
+    """Its value; empty without. On HTTPS only the host-bound one counts, because another host of the domain can have
+    set the other. If HTTPS is not detected, the bound one wins."""
     values: dict[str, str] = {}
     for pair in (header(request, b"cookie") or "").split(";"):
         key, _, value = pair.strip().partition("=")
@@ -34,7 +34,7 @@ def session_text(request: Request) -> str:
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: int) -> None:
-    """Set it, or with `max_age_s` 0 take it away."""
+    """Set it, or delete it with `max_age_s` 0."""
     secure = is_https(request)
     full = (_HOST if secure else "") + name
     text = f"{full}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
@@ -42,5 +42,5 @@ def set_cookie(response: Response, request: Request, name: str, value: str, max_
 
 
 def is_https(request: Request) -> bool:
-    """Whether the browser speaks HTTPS, by `PublicScheme` or a form's `Origin`."""
+    """Whether the browser uses HTTPS, from `PublicScheme` or a form's `Origin`."""
     return request.scope["scheme"] == "https" or (header(request, b"origin") or "").startswith("https://")

@@ -1,6 +1,6 @@
 """The login of people by their provider: OpenID Connect's code flow with PKCE (RFC 7636).
 
-Everything that has to come back unchanged is in a cookie of the browser that began, so any process can end what another
+All values that must come back unchanged are in a cookie of the browser, so any process can finish a login that another
 one began.
 """
 
@@ -26,7 +26,7 @@ _COOKIE = re.compile(r"(?P<state>[\w-]{43})\.(?P<nonce>[\w-]{43})\.(?P<verifier>
 
 
 async def begin(issuer: Issuer, page: str) -> tuple[str, str]:
-    """The URL to send the browser to, and the value of its cookie, which knows the page to show afterwards. Raises
+    """The URL for the browser, and the value of its cookie, which contains the page to show afterwards. Raises
     Unavailable."""
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     settings = issuer.settings
@@ -44,8 +44,8 @@ async def begin(issuer: Issuer, page: str) -> tuple[str, str]:
 
 
 async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[VerifiedToken, str]:
-    """Who came back, by what the provider says of the code, and the page to show. Raises Rejected `unauthorised`,
-    Unavailable."""
+    """The verified person, from the provider's answer to the code, and the page to show. Raises Rejected
+    `unauthorised`, Unavailable."""
     begun = _COOKIE.fullmatch(cookie)
     if begun is None or not compare_digest(begun["state"].encode(), query.get("state", "").encode()):
         raise Rejected("unauthorised", "this login was not begun in this browser, or too long ago: begin again")
@@ -65,10 +65,10 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[Ve
         auth = httpx.BasicAuth(quote_plus(settings.client_id), quote_plus(settings.client_secret))  # RFC 6749, 2.3.1
     tokens = await issuer.post_form(await _endpoint(issuer, "token_endpoint"), fields, auth)
     if "error" in tokens:
-        raise Rejected("unauthorised", f"the provider takes this code for no login: {str(tokens['error'])[:200]}")
+        raise Rejected("unauthorised", f"the provider does not accept this code: {str(tokens['error'])[:200]}")
     claims = await issuer.id_claims(str(tokens.get("id_token", "")))
     if claims is None or claims.get("nonce") != begun["nonce"]:
-        raise Rejected("unauthorised", "the provider's token is not good here")
+        raise Rejected("unauthorised", "the provider's token is not valid here")
     if not issuer.role_values(claims):
         claims = await _with_userinfo(issuer, claims, str(tokens.get("access_token", "")))
     verified = issuer.by_role(claims)
@@ -78,12 +78,12 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[Ve
 
 
 async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
-    """Many providers put the claims of scopes not into the ID token, but tell them whoever shows the access token that
-    came with it (OpenID Connect Core 1.0, 5.4). What the ID token says wins. Raises Rejected, Unavailable."""
+    """Many providers leave the claims of scopes out of the ID token, and return them for the access token (OpenID
+    Connect Core 1.0, 5.4). The ID token's claims win. Raises Rejected, Unavailable."""
     if not access_token or "userinfo_endpoint" not in await issuer.document():
         return claims
     userinfo = await issuer.userinfo(await _endpoint(issuer, "userinfo_endpoint"), access_token)
-    if userinfo.get("sub") != claims["sub"]:  # 5.3.2: it may be about another
+    if userinfo.get("sub") != claims["sub"]:  # 5.3.2: it may be about another person
         raise Rejected("unauthorised", "the provider's userinfo is not about the person who logged in")
     return {**userinfo, **claims}
 
@@ -91,7 +91,7 @@ async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token
 def _read_page(text: str) -> str:
     try:
         return urlsafe_b64decode(text + "==").decode()
-    except ValueError:  # the cookie is the browser's to change
+    except ValueError:  # the browser may have changed the cookie
         return ""
 
 

@@ -1,4 +1,4 @@
-"""The section `[login]` of the settings: who people and programs are, as an OpenID Connect provider says it."""
+"""The section `[login]` of the settings: identities of people and programs from an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALLBACK_PARAMETERS: Final = (
     "code", "state", "iss", "error", "error_description", "error_uri", "session_state", "scope", "authuser", "hd",
     "prompt",
 )  # fmt: skip
-"""What providers send back with the browser."""
+"""The parameters that providers send back with the browser."""
 
 MAX_TOKEN_BYTES: Final = 16 << 10
 
@@ -23,7 +23,7 @@ _ROLE = re.compile(r"(?P<value>[^=,]{1,200})=(?P<role>[a-z]+)(?::(?P<topics>[A-Z
 
 
 class LoginSettings(Section):
-    """Without an `issuer` there are API keys alone."""
+    """Without an `issuer` there are only API keys."""
 
     issuer: str = ""
     audience: str = ""
@@ -65,7 +65,7 @@ class LoginSettings(Section):
         return self
 
     def roles_of(self, values: list[str]) -> tuple[str, tuple[str, ...]] | None:
-        """The strongest role of somebody with these values of the claim, and its topics (none = all)."""
+        """The strongest role for these values of the claim, and its topics (none = all)."""
         matches = [match for role in self.roles if (match := _ROLE.fullmatch(role)) and match["value"] in values]
         for name in reversed(list(ROLES)):
             if own := [match["topics"] for match in matches if match["role"] == name]:

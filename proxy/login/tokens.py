@@ -1,7 +1,7 @@
 """Bearer tokens: JSON Web Tokens of one issuer, checked with PyJWT against the issuer's public keys (RFC 7519, 8725).
 
-The keys are fetched when the first token comes, again each hour, and when a token names one that is not among them, at
-most twice a minute. While the issuer is away those that are known stay good.
+The keys are fetched for the first token, then every hour, and when a token names an unknown one, at most twice a
+minute. While the issuer is unreachable, known keys stay valid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from duemq.proxy.login.settings import LoginSettings
 
 log = logging.getLogger(__name__)
 
-# Public keys alone: a token that is signed with a shared secret, or not at all, is none.
+# Only public keys: a token signed with a shared secret, or not at all, is not accepted.
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ALGORITHMS: Final = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
 _LEEWAY_S = 30
@@ -34,11 +34,11 @@ _TIMEOUT_S = 5.0
 _MAX_KEYS_BYTES = 1 << 20
 _MAX_NAME = 80
 _MAX_STATES = 1_000
-_ID_ALONE = frozenset(("nonce", "at_hash", "c_hash"))  # claims by which an ID token is known (OpenID Connect Core, 2)
+_ID_ALONE = frozenset(("nonce", "at_hash", "c_hash"))  # claims that identify an ID token (OpenID Connect Core, 2)
 
 
 class VerifiedToken(NamedTuple):
-    """What a token's holder may do, until when (epoch ms), and all its claims."""
+    """The rights of a token's holder, their end (epoch ms), and all its claims."""
 
     grant: Grant
     until: int
@@ -46,19 +46,19 @@ class VerifiedToken(NamedTuple):
 
 
 class _PublishedKey(NamedTuple):
-    """A public key of the issuer, and what signatures it is for."""
+    """A public key of the issuer, and its signature algorithms."""
 
     public: Any
     algorithms: Sequence[str]
 
 
 def person_id(issuer: str, subject: str) -> str:
-    """Tells a person, or a program, from all others of all issuers."""
+    """The id of a person or program, unique among all issuers."""
     return sha256(f"{issuer}\n{subject}".encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 class Issuer:
-    """The provider that `settings` name, and what it publishes."""
+    """The provider in `settings`, and its published documents."""
 
     def __init__(self, settings: LoginSettings, http: httpx.AsyncClient | None = None) -> None:
         self.settings = settings
@@ -70,7 +70,7 @@ class Issuer:
         self._asking = asyncio.Lock()
 
     async def verify(self, token: str, audience: str) -> VerifiedToken | None:
-        """None for what is no good token of this issuer for this audience, or whose holder has no role here.
+        """None if it is not a valid token of this issuer for this audience, or its holder has no role here.
 
         Raises Unavailable while no keys are known.
         """
@@ -80,10 +80,10 @@ class Issuer:
         return self.by_role(claims)
 
     def by_role(self, claims: Mapping[str, Any]) -> VerifiedToken | None:
-        """What the one may do whom verified claims are about; None: has no role here."""
+        """The rights from verified claims; None without a role here."""
         role = self.settings.roles_of(self.role_values(claims))
         if role is None:
-            log.info("a good token of %s has no role here", shown(claims["sub"]), extra={"action": "login.no_role"})
+            log.info("a valid token of %s has no role here", shown(claims["sub"]), extra={"action": "login.no_role"})
             return None
         name, topics = role
         caller, shown_as = PERSON + person_id(str(claims["iss"]), str(claims["sub"])), self._name_in(claims)
@@ -91,18 +91,18 @@ class Issuer:
         return VerifiedToken(grant, int(claims["exp"]) * 1000, claims)
 
     def _name_in(self, claims: Mapping[str, Any]) -> str:
-        """The name to show beside the id. Anybody can choose an address that is not verified."""
+        """The name to show next to the id. An unverified address is not used, because it can be chosen freely."""
         claim = self.settings.name_claim
         value = claims.get(claim) if claim != "email" or claims.get("email_verified") in (True, "true") else None
         text = value if isinstance(value, str) and value else f"sub {claims['sub']}"
         return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_NAME])
 
     def role_values(self, claims: Mapping[str, Any]) -> list[str]:
-        """What they say at `login.roles_claim`; empty where they say nothing there."""
+        """The values of `login.roles_claim`; empty if it is missing."""
         return _values(claims, self.settings.roles_claim)
 
     async def id_claims(self, token: str) -> Mapping[str, Any] | None:
-        """Those of a good ID token for the console; else None. Raises Unavailable."""
+        """The claims of a valid ID token for the console; else None. Raises Unavailable."""
         client = self.settings.client_id
         claims = await self._claims(token, client, ("jwt",))
         return None if claims is None or claims.get("azp", client) != client else claims  # 3.1.3.7
@@ -117,8 +117,8 @@ class Issuer:
         return True
 
     async def _claims(self, token: str, audience: str, types: Sequence[str]) -> Mapping[str, Any] | None:
-        """Those of a good token of this issuer for this audience and of one of these types (RFC 8725, 3.11), which is
-        no message about logouts or other events (RFC 8417); else None. Raises Unavailable."""
+        """The claims of a valid token of this issuer for this audience and of one of these types (RFC 8725, 3.11), but
+        not of a logout or event token (RFC 8417); else None. Raises Unavailable."""
         try:
             header = jwt.get_unverified_header(token)
             key = await self._key(str(header.get("kid", "")))
@@ -151,23 +151,23 @@ class Issuer:
             self.learn_keys((await self._get(url)).get("keys", []))
         except (Unavailable, KeyError, AttributeError, TypeError) as error:
             log.log(
-                logging.WARNING if self._keys else logging.ERROR,  # without any no token is taken
+                logging.WARNING if self._keys else logging.ERROR,  # without keys no token is accepted
                 "the keys of %s: %s", self.settings.issuer, error, extra={"action": "login.keys"},
             )  # fmt: skip
 
     def learn_keys(self, published: Sequence[Mapping[str, Any]]) -> None:
-        """From now on the keys are those of a JWK Set (RFC 7517) that sign. Raises Unavailable where none does."""
+        """Use the signing keys of a JWK Set (RFC 7517) from now on. Raises Unavailable if it has none."""
         keys = {
             str(one.get("kid", "")): key
             for one in published
             if one.get("use", "sig") == "sig" and (key := _read_key(one)) is not None
         }
         if not keys:
-            raise Unavailable("none of those that are published is known here")
+            raise Unavailable("none of the published keys is supported here")
         self._keys = keys
 
     async def document(self) -> Mapping[str, Any]:
-        """What the provider publishes of itself (OpenID Connect Discovery 1.0). Raises Unavailable."""
+        """The provider's metadata (OpenID Connect Discovery 1.0). Raises Unavailable."""
         if self._document is None:
             base = self.settings.issuer.rstrip("/")
             document = await self._get(f"{base}/.well-known/openid-configuration")
@@ -177,7 +177,7 @@ class Issuer:
         return self._document
 
     async def userinfo(self, url: str, access_token: str) -> Mapping[str, Any]:
-        """What the provider says of the token's holder (OpenID Connect Core 1.0, 5.3). Raises Unavailable."""
+        """The provider's claims about the token's holder (OpenID Connect Core 1.0, 5.3). Raises Unavailable."""
         bearer = {"Authorization": f"Bearer {access_token}"}
         return await self._ask(lambda: self._http.get(url, headers=bearer), url)
 
@@ -185,7 +185,7 @@ class Issuer:
         return await self._ask(lambda: self._http.get(url), url)
 
     async def post_form(self, url: str, fields: Mapping[str, str], auth: httpx.Auth) -> Mapping[str, Any]:
-        """Send a form and read the JSON document that answers it, or (400) that says why it is refused (RFC 6749, 5.2).
+        """Send a form and read its JSON answer, or the JSON error of a 400 (RFC 6749, 5.2).
 
         Raises Unavailable.
         """
@@ -198,13 +198,13 @@ class Issuer:
         except (httpx.HTTPError, ValueError) as error:
             raise Unavailable(f"{url} cannot be read: {error or type(error).__name__}") from error
         if response.status_code not in statuses or not isinstance(document, dict):
-            raise Unavailable(f"{url} answered {response.status_code} without the document that is expected")
+            raise Unavailable(f"{url} answered {response.status_code} without the expected document")
         return document
 
 
 def _read_key(published: Mapping[str, Any]) -> _PublishedKey | None:
-    """None for one of a kind that is not known here. Without `alg`, which is optional (RFC 7517, 4.4), an RSA key is
-    for all that RSA keys may sign; others are for one algorithm alone."""
+    """None for an unsupported kind. Without `alg`, which is optional (RFC 7517, 4.4), an RSA key is valid for all RSA
+    algorithms; others are for a single algorithm."""
     try:
         key = jwt.PyJWK(dict(published))
     except (jwt.PyJWTError, ValueError):
@@ -216,7 +216,7 @@ def _read_key(published: Mapping[str, Any]) -> _PublishedKey | None:
 
 
 def _values(claims: Mapping[str, Any], path: str) -> list[str]:
-    """The texts at a claim; dots lead into objects, as in `realm_access.roles`. A text has its words."""
+    """The texts at a claim; dots lead into objects, as in `realm_access.roles`. A text is split into words."""
     value: Any = claims
     if path in claims:
         value = claims[path]

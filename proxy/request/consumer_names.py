@@ -1,4 +1,4 @@
-"""How many names a caller gives consumers (docs/adr/0076)."""
+"""Limits the consumer names of a caller (docs/adr/0076)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from duemq.model.errors import Rejected
 from duemq.model.messages.names import CursorName, fingerprint, list_cursor
 
 MAX_NAMES: Final = 500
-"""Of one caller, in all topics. Their list fits into one note of a Kafka broker."""
+"""Of one caller, in all topics. Their list fits into the metadata of one Kafka offset."""
 
 _BYTES: Final = 6  # of each in its list
 
 
 class ConsumerNames:
-    """A list for each caller, stored as a cursor is, so that all processes have it; none for callers without an id.
+    """A list per caller, stored like a cursor, so that all processes share it; none for callers without an id.
 
-    `on_refused` is called for each name that is one too many.
+    `on_refused` is called for each name above the limit.
 
     A name is in it before its cursor is stored. Two processes that add to one list at the same time may lose a name.
     """
@@ -40,7 +40,7 @@ class ConsumerNames:
             if len(names) >= MAX_NAMES:
                 self.on_refused()
                 detail = (
-                    f"this caller has stored cursors under {MAX_NAMES:,} names of consumers, as many as it may: delete "
+                    f"this caller has stored cursors under {MAX_NAMES:,} names of consumers, the limit: delete "
                     "one that is not needed, by DELETE of the same path"
                 )
                 raise Rejected("too_many_consumers", detail, "consumer")

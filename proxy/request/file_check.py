@@ -1,4 +1,4 @@
-"""Files that are read from end to end before they are handed over: one at a time, and a few may wait for their turn."""
+"""Reads whole files before they are submitted: one at a time, and a few may wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.storage.jobs.jobs import Inspected, NotImportable, inspect_answer
 from duemq.storage.jobs.parent import Lines, lines_of
 from duemq.storage.object_store import is_object
 
-_SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
+_SILENCE_S: Final = 30.0  # of the reading process: then its mount must hang
 _INSPECT: Final = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
 _RETRY_S: Final = 5
 
@@ -28,8 +28,8 @@ class Inspector:
         self._turn, self._waiting = asyncio.Lock(), 0
 
     async def inspect(self, path: str, link: bool, policy: ImportPolicy) -> ImportCommand:
-        """What to say in the log of a file. Raises Rejected `bad_delay_file`; Unavailable, also where too many wait."""
-        if not is_object(path):  # or the process asks the store
+        """The import command for a file. Raises Rejected `bad_delay_file`; Unavailable, also if too many wait."""
+        if not is_object(path):  # for an object, the process asks the store
             await asyncio.to_thread(_look_for, path, policy)
         if self._waiting > self._most:
             detail = f"{self._waiting} files are being read or wait for it: send what you know of this one, or wait"
@@ -38,7 +38,7 @@ class Inspector:
         try:
             async with self._turn:
                 return await self._inspect(path, link, policy)
-        except OutcomeUnknown as error:  # of the reading: nothing is in the log yet
+        except OutcomeUnknown as error:  # from reading: nothing is in the log yet
             raise Unavailable(f"{path} could not be read: {error.detail}", _RETRY_S) from error
         finally:
             self._waiting -= 1
@@ -59,7 +59,7 @@ class Inspector:
 
 
 def _look_for(path: str, policy: ImportPolicy) -> None:
-    """Whether there is a file to read. Blocks."""
+    """Check that there is a file to read. Blocks."""
     try:
         with SourceFile.open(Path(path), policy.folders):
             pass

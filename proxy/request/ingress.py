@@ -1,8 +1,8 @@
-"""The check of what a producer sent: it becomes a `Draft`, or is refused with the field and the rule.
+"""Validates producers' messages: each becomes a `Draft`, or is refused with the field and the rule.
 
-Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/messages/message.py`). Checked by
-hand rather than by a schema library because it runs once per message. `null` is never taken for "absent": a message
-whose time got lost on the way must not go out at once. A payload may be null, which is not empty either.
+No later code checks again, so every draft must fit the envelope (`model/messages/message.py`). It is hand-written
+instead of using a schema library because it runs once per message. `null` never counts as absent: a message that lost
+its time on the way must not be delivered at once. A payload may be null, which differs from empty.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _VALUES_PER_ITEM = 50  # of a batch, on average
 class Ingress:
     """Reads messages under `limits`. Every method raises `Rejected`; `now` is epoch ms.
 
-    What hangs on `now`, or on the limits, is a `RejectedNow`: the same message may have been accepted before.
+    Rejections that depend on `now` or on the limits are `RejectedNow`: the same message may have been accepted before.
 
-    `why_clock_out`: why `now` is good for judging times, and not for counting from it; None while it is good for both.
-    `destinations`: those that are declared, by name.
+    `why_clock_out`: why `now` may be used to check times but not to count from it; None if it may be used for both.
+    `destinations`: the declared ones, by name.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Ingress:
         return self._draft(read_dashed(headers), body, "payload", now, text=True)
 
     def when(self, item: Mapping[str, Any], now: int) -> int:
-        """The new due time of a message that is moved; `now` where the fields say "at once" or a past time."""
+        """The new due time of a moved message; `now` if the fields mean "at once" or a past time."""
         if not item.keys() <= _WHEN_FIELDS:
             check_fields(item, sorted(_WHEN_FIELDS))
         if item.keys().isdisjoint(TIME_FIELDS):
@@ -96,7 +96,7 @@ class Ingress:
         return now if due is None or due < now else due
 
     def check_open_topic(self, topic: str) -> None:
-        """Whether messages may go to this topic. Raises Rejected `bad_topic` or `unknown_topic`."""
+        """Check that messages may go to this topic. Raises Rejected `bad_topic` or `unknown_topic`."""
         self._check_topic({"topic": topic})
 
     @property
@@ -147,11 +147,11 @@ class Ingress:
         return Draft(topic, payload, due, key, count, packed, labels, expires)
 
     def _resolve(self, item: Mapping[str, Any], now: int, text: bool = False) -> int | None:
-        """See `resolve`. Raises ClockOutOfBounds too: without `deliver_at` a message is due some time after now,
-        and `expires_after` counts from now."""
+        """See `resolve`. Also raises ClockOutOfBounds: without `deliver_at`, the due time counts from now, and so does
+        `expires_after`."""
         due = resolve(item, now, self._time, text=text)
         if ("deliver_at" not in item or "expires_after" in item) and (reason := self._why_clock_out()) is not None:
-            detail = f"only messages with deliver_at are accepted just now: {reason}"
+            detail = f"only messages with deliver_at are accepted now: {reason}"
             raise ClockOutOfBounds(detail, _CLOCK_RETRY_S)
         return due
 

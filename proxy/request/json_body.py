@@ -1,7 +1,7 @@
-"""JSON bodies, bounded by how many values they have, for two bytes of JSON may become a value of 64 bytes.
+"""JSON bodies with a bounded number of values, because two bytes of JSON may become a value of 64 bytes.
 
-orjson makes all values in one go, and nothing else runs meanwhile. So they are counted first, where a body is long
-enough to have too many, and in parts between which others get their turn.
+orjson builds all values at once and blocks the event loop. So values are counted first if a body is long enough to have
+too many, and in parts so that other tasks run in between.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from duemq.web.body import read_body
 
 _JSON: Final = b"application/json"
 MAX_VALUES: Final = 50_000  # of one request, unless it says otherwise
-_MARKS: Final = b",[{"  # in front of every value but the first one and those with a name, which have one too
+_MARKS: Final = b",[{"  # one before every value except the first; named values count through their commas
 _NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _MARKS + b'"')
-_QUICK_BYTES, _PART_BYTES = 512 << 10, 128 << 10  # looked at before others get a turn: about 1 ms
+_QUICK_BYTES, _PART_BYTES = 512 << 10, 128 << 10  # scanned before other tasks run: about 1 ms
 
 
 async def read_json(
@@ -29,7 +29,7 @@ async def read_json(
 ) -> dict[str, Any]:
     """The body, of up to `limit` bytes, which must be a JSON object. Codes: `bad_json`, and `code` for one too large.
 
-    Of a name that is given twice in an object, the last value counts.
+    The last value of a repeated name in an object counts.
     """
     return (await read_both(request, limit, most_values, code))[0]
 
@@ -37,7 +37,7 @@ async def read_json(
 async def read_both(
     request: Request, limit: int, most_values: int = MAX_VALUES, code: str = "payload_too_large"
 ) -> tuple[dict[str, Any], bytes | bytearray]:
-    """As `read_json`, with the body as it was sent."""
+    """`read_json`, and the body as sent."""
     body = await read_body(request, limit, code)
     if len(body) > 2 * most_values:
         await check_values(body, most_values, code)
@@ -45,7 +45,7 @@ async def read_both(
 
 
 async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: str = "payload_too_large") -> None:
-    """Raises Rejected with `code` for more than about `most` values. What stands inside of texts does not count."""
+    """Raises Rejected with `code` for more than about `most` values. Marks inside texts do not count."""
     if len(body) <= 2 * most:
         return
     marks = 0
@@ -66,11 +66,11 @@ async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: st
 
 
 def _bare(body: bytes | bytearray) -> Iterator[int]:
-    """How many marks stand outside of texts, part by part."""
+    """The number of marks outside of texts, part by part."""
     start = within = 0
     while start < len(body):
         part = body[start : start + _PART_BYTES]
-        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # what the last one escapes belongs to it
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # keep an escape sequence together
             part = body[start : start + _PART_BYTES + 1]
         start += len(part)
         part = part.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_MARKS)
@@ -91,7 +91,7 @@ def parse_json(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def is_json(media: bytes | None) -> bool:
-    """Whether a Content-Type says JSON in UTF-8. Raises Rejected `unsupported_media_type` for another charset."""
+    """Whether a Content-Type means JSON in UTF-8. Raises Rejected `unsupported_media_type` for another charset."""
     if media is None or media == _JSON:
         return media is not None
     kind, *parameters = media.decode("latin-1").lower().split(";")

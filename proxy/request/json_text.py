@@ -1,4 +1,4 @@
-"""The text of `payload_json` as its sender spelt it. orjson gives values, which lose digits, spaces and repeated names.
+"""The exact text of `payload_json`. orjson's values lose digits, spaces and repeated names.
 
 orjson has read the body before: it is JSON, in UTF-8.
 """
@@ -15,7 +15,7 @@ PAYLOAD_JSON = "payload_json"
 
 
 class JsonText(str):
-    """A JSON value as it is spelt."""
+    """The exact text of a JSON value."""
 
 
 _skip = re.compile(r"[ \t\n\r]*").match
@@ -46,7 +46,7 @@ def payload_texts(body: bytes | bytearray) -> Iterator[JsonText | None]:
 
 
 def _payload_of(text: str, at: int) -> tuple[JsonText | None, int]:
-    """The text of the payload in the object at `at`, and where the object ends. Of equal names the last counts."""
+    """The text of the payload in the object at `at`, and where the object ends. The last of equal names counts."""
     payload = None
     at = _end(text, at + 1)
     while text[at] != "}":

@@ -1,4 +1,4 @@
-"""What a message may hold. Settings are read from here without the packages of a server."""
+"""The limits of messages, importable by settings without the packages of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duemq.model.timing import TimePolicy
 
 @dataclass(frozen=True)
 class MessageLimits:
-    """What one message or batch may hold. `topics` are names or patterns (`orders.*`); none = any topic.
+    """The limits of one message or batch. `topics` are names or patterns (`orders.*`); none = any topic.
 
     `purgeable`: names and patterns of topics of dead letters, which the scope `operate` may purge.
     """

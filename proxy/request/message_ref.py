@@ -1,4 +1,4 @@
-"""Which message, or which topic, a request speaks of."""
+"""The message or topic of a request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def message_ref(request: Request) -> str:
 
 
 def check_topic(topic: str) -> str:
-    """The topic, if that can be the name of one. Raises Rejected `bad_topic`."""
+    """The topic, if its name is valid. Raises Rejected `bad_topic`."""
     if not TOPIC.fullmatch(topic) or topic in (".", ".."):
         detail = f"topic {TOPIC_RULE}, not {shown(topic)}"
         raise Rejected("bad_topic", detail, "topic")

@@ -1,4 +1,4 @@
-"""The name of a message that its client chose, or made of an Idempotency-Key: a repeat is known by it."""
+"""Names of messages, chosen by clients or made from an Idempotency-Key. They identify repeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
 
 
 def client_name(request: Request, text: str) -> Name:
-    """What a message is known by that has a name of the client's choice. Raises Rejected `bad_field`."""
+    """The stored name for a name chosen by the client. Raises Rejected `bad_field`."""
     if not is_name(text):
         raise Rejected("bad_field", f"a name has {NAME_RULE}, not {shown(text)}", "name")
     caller = namespace_of(request)
@@ -28,9 +28,9 @@ def client_name(request: Request, text: str) -> Name:
 
 
 def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -> Name:
-    """What a message is known by that has an idempotency key. Raises Rejected `bad_field`.
+    """The stored name for an idempotency key. Raises Rejected `bad_field`.
 
-    Per API key, and as a digest: it is stored with the message, where a name has at most 255 bytes.
+    It is per API key, and a digest, because a stored name has at most 255 bytes.
     """
     if not 0 < len(key) <= 255 or not key.isprintable():
         raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
@@ -38,7 +38,7 @@ def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -
 
 
 def name_in_header(request: Request) -> Name:
-    """The name that a request's Idempotency-Key makes; none without one. Raises Rejected."""
+    """The name from a request's Idempotency-Key; empty without one. Raises Rejected."""
     if _HEADER not in headers_of(request.scope):
         return NO_NAME
     keys = [value for name, value in request.scope["headers"] if name == _HEADER]
@@ -48,7 +48,7 @@ def name_in_header(request: Request) -> Name:
         key = keys[0].strip(b" \t").decode()
     except UnicodeDecodeError as error:
         raise Rejected("bad_header", f"the value of {IDEMPOTENCY_KEY} is not UTF-8", IDEMPOTENCY_KEY) from error
-    if key.startswith('"'):  # a string as RFC 8941 has it; a bare one is taken, too
+    if key.startswith('"'):  # a string as in RFC 8941; a bare one is accepted, too
         quoted = _QUOTED.fullmatch(key)
         if quoted is None:
             raise Rejected("bad_field", f"{shown(key)} is not a quoted string (RFC 8941)", IDEMPOTENCY_KEY)

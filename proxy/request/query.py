@@ -1,4 +1,5 @@
-"""Query strings: every parameter is known, given once, and of its type, or the request is refused (`bad_query`)."""
+"""Query strings: every parameter must be known, given once, and of its type, else the request is refused
+(`bad_query`)."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def read_number(query: Mapping[str, str], name: str, default: int, most: int, le
 
 
 def read_wait(query: Mapping[str, str], longest_ms: int) -> int:
-    """How long a reader wants to wait, in ms; more than `longest_ms` is cut to that."""
+    """The requested wait of a reader, in ms, capped at `longest_ms`."""
     text = query.get("wait")
     if text is None:
         return 0
@@ -70,8 +71,8 @@ def read_wait(query: Mapping[str, str], longest_ms: int) -> int:
 
 
 def read_filter(fields: Mapping[str, Any], code: str, *, judged: bool = False) -> Query:
-    """A filter out of texts (a query string) or JSON values. `code` is for values of a wrong type or choice; `judged`:
-    see `parse_instant`."""
+    """A filter from texts (a query string) or JSON values. `code`: for values of a wrong type or choice; `judged`: see
+    `parse_instant`."""
     for name in ("topic", "key", "label", *PREFIXES):
         if name in fields and type(fields[name]) is not str:
             raise Rejected(code, f"{name} must be text, not {shown(fields[name])}", name)
@@ -104,7 +105,7 @@ def read_choice(query: Mapping[str, Any], name: str, choices: Sequence[str]) -> 
 
 
 def read_order(fields: Mapping[str, Any], query: Query) -> Query:
-    """The filter with the order that is asked for."""
+    """The filter with the requested order."""
     if read_choice(fields, "order", ORDERS) != "newest":
         return query
     if query.key is None and query.label is None:

@@ -1,4 +1,4 @@
-"""What an endpoint takes: a request with anything else is refused before anything is done."""
+"""The inputs that an endpoint accepts: any other request is refused before anything is done."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _NOT_IDEMPOTENT: Final = (
 
 
 class RequestRules:
-    """What one endpoint takes: `query` parameters or none, a body or none, and that as JSON alone unless `raw`; an
-    Idempotency-Key if it is `idempotent` by it."""
+    """The inputs that one endpoint accepts: `query` parameters, a body, only as JSON unless `raw`, and an
+    Idempotency-Key if it is `idempotent`."""
 
     def __init__(self, query: Collection[str], *, body: bool, raw: bool, idempotent: bool = False) -> None:
         self._query, self._body, self._raw, self._idempotent = tuple(query), body, raw, idempotent
@@ -35,7 +35,7 @@ class RequestRules:
             self._unusual -= {_REPEAT}
 
     def check(self, scope: Scope) -> bool:
-        """Whether a body may come, of a length that is not known, that has to be empty.
+        """Whether a body of unknown length may come, which must be empty.
 
         Raises Rejected `bad_query`, `bad_header`, `unexpected_body` or `unsupported_media_type`. This is on the path of
         every request.
@@ -44,7 +44,7 @@ class RequestRules:
             raise Rejected("bad_query", "there are no query parameters here")
         headers = headers_of(scope)
         if (
-            len(headers) == len(scope["headers"])  # none is given twice
+            len(headers) == len(scope["headers"])  # none is repeated
             and self._unusual.isdisjoint(headers)
             and (self._raw or _OURS not in b" ".join(headers))
         ):
@@ -88,7 +88,7 @@ class RequestRules:
 
 
 def unexpected_body() -> Rejected:
-    return Rejected("unexpected_body", "nothing is read from a body here: it must be empty")
+    return Rejected("unexpected_body", "this endpoint takes no body: it must be empty")
 
 
 def _check_coding(value: bytes) -> None:

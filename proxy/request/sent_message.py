@@ -1,4 +1,4 @@
-"""One message as it was sent: as JSON, or as a raw body with `duemq-*` headers."""
+"""One message as sent: as JSON, or as a raw body with `duemq-*` headers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from duemq.proxy.request.json_body import is_json, not_json, read_both
 from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_text
 from duemq.web.body import headers_of, read_body
 
-_FIELD_BYTES = 256 << 10  # of a JSON message, for all but its payload
-_ESCAPED = 6  # JSON may spell each byte of a payload as \\u00NN
+_FIELD_BYTES = 256 << 10  # of a JSON message without its payload
+_ESCAPED = 6  # JSON may write each byte of a payload as \\u00NN
 _OURS = b"duemq-"
 
 
 class SentMessage(NamedTuple):
-    """`parsed`: a JSON message, with `payload_json` as it was spelt; None for a raw one, whose payload is
-    `body` and whose fields are `fields`.
+    """`parsed`: a JSON message, with the exact text of `payload_json`; None for a raw one, whose payload is `body` and
+    whose fields are `fields`.
 
-    `fields`: the duemq-* headers that came before the body: what comes behind it is no header.
+    `fields`: the duemq-* headers before the body; trailers are not headers.
     """
 
     parsed: dict[str, Any] | None
@@ -43,7 +43,7 @@ class SentMessage(NamedTuple):
         except Rejected as error:
             if error.code != "missing_topic":
                 raise
-            # What curl does without -H: it is worth a word.
+            # curl without -H does this, so explain it.
             media_type = (self.media or b"no type").decode("latin-1").partition(";")[0]
             hint = f"a body of {media_type} is the payload itself and its topic the header duemq-topic"
             raise Rejected(
@@ -51,14 +51,14 @@ class SentMessage(NamedTuple):
             ) from error
 
     def fingerprint(self, *, as_spelt: bool) -> bytes:
-        """Differs where another message was sent; `as_spelt`: also where its JSON was spelt in another way."""
-        named = [(name + b":", value) for name, value in self.fields]  # those of one name stay in their order
+        """Differs between different messages; with `as_spelt`, also between different JSON texts of one."""
+        named = [(name + b":", value) for name, value in self.fields]  # equal names keep their order
         content = self.body if as_spelt or self.parsed is None else canonical(self.parsed)
         return fingerprint(content, b"\n".join(name + value for name, value in sorted(named, key=itemgetter(0))))
 
 
 async def read_message(request: Request, limits: MessageLimits) -> SentMessage:
-    """Read one message, of up to as many bytes as the limits allow. Raises Rejected."""
+    """Read one message, up to the limits. Raises Rejected."""
     media = headers_of(request.scope).get(b"content-type")
     fields = [pair for pair in request.scope["headers"] if pair[0].startswith(_OURS)]
     if is_json(media):
@@ -75,8 +75,9 @@ async def read_message(request: Request, limits: MessageLimits) -> SentMessage:
 
 
 def canonical(message: dict[str, Any]) -> bytes:
-    """A message however its JSON was spelt. Raises Rejected for what orjson reads and does not write again."""
+    """A canonical form of a message, independent of its JSON text. Raises Rejected for values that orjson reads but
+    cannot write."""
     try:
         return orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError as error:
-        raise Rejected("bad_field", f"no field of a message is nested like that: {error}") from error
+        raise Rejected("bad_field", f"no field of a message is nested that deeply: {error}") from error

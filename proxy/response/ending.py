@@ -1,4 +1,4 @@
-"""When an answer that takes time need not, or must not, go on: by this all streams and long polls end."""
+"""Ends streams and long polls when they need not, or must not, continue."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from duemq.bus.base import Subscription
 from duemq.model.errors import Rejected
 
 LOOK_S: Final = 1.0
-"""A grant that ends by time, rather than by a change of the administrative state, is noticed within this."""
+"""The end of a grant by time, not by a change of the administrative state, is noticed within this."""
 
 
 class Ending:
-    """The client has gone, the server is closing, or the caller's grant has ended."""
+    """The client has disconnected, the server is closing, or the caller's grant has ended."""
 
     def __init__(
         self, disconnected: asyncio.Task[object], closing: asyncio.Task[object], ended: asyncio.Future[None]
@@ -39,7 +39,7 @@ class Ending:
             raise Rejected("unauthorised", "the key, token or session of this request has ended")
 
     async def or_done(self, work: asyncio.Task[Any]) -> None:
-        """Wait until this work is done, or for the ending. It is neither cancelled nor asked for its result."""
+        """Wait until this work is done, or for the ending. Neither cancels it nor retrieves its result."""
         await asyncio.wait({work, *self._futures}, return_when=asyncio.FIRST_COMPLETED)
 
     async def or_growth(self, subscription: Subscription, timeout_s: float) -> bool:
@@ -53,10 +53,10 @@ class Ending:
 
 
 class Endings:
-    """Those of all requests that are under way. `closing` is set when the server begins to stop. `is_granted` says of
-    the scope of a request whether its caller may go on.
+    """The endings of all requests in flight. `closing` is set when the server begins to stop. `is_granted` tells, for
+    the scope of a request, whether its caller still has its grant.
 
-    `look` at each change of what callers may do; by itself it looks every second while anything is watched.
+    Call `look` after each change of grants; it also checks every second while any request is watched.
     """
 
     def __init__(self, closing: asyncio.Event, is_granted: Callable[[Scope], bool] = lambda scope: True) -> None:
@@ -66,7 +66,7 @@ class Endings:
 
     @asynccontextmanager
     async def watch(self, scope: Scope, receive: Receive) -> AsyncIterator[Ending]:
-        """The ending of one request, while this is open."""
+        """The ending of one request, for the duration of the block."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         self._scopes[ended] = scope

@@ -1,4 +1,4 @@
-"""A page of records: read, rendered and sent piece by piece, as its client takes it."""
+"""A page of records: read, rendered and sent in pieces, at the speed of its client."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from duemq.web.admission import Share
 from duemq.web.connection.exchange import respond
 
 _PAGE_BYTES = 8 << 20
-_PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read and rendered before others get a turn: about 1 ms
+_PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read and rendered before other tasks run: about 1 ms
 
 
 async def read_piece(reader: TopicReader, most: int, share: Share) -> Page:
-    """The next records, at most `most`. Raises Unavailable where there is no room for them beside other requests."""
+    """The next records, at most `most`. Raises Unavailable if other requests leave no memory for them."""
     share.take(_PIECE_BYTES)
     page = await reader.read(min(most, _PIECE_RECORDS), _PIECE_BYTES)
     share.give_back(_PIECE_BYTES)
@@ -28,11 +28,10 @@ async def read_piece(reader: TopicReader, most: int, share: Share) -> Page:
 
 
 class PageResponse(Response):
-    """At most `most` records and about 8 MiB: `first`, which was read already, and what `reader` reads behind it.
+    """At most `most` records and about 8 MiB: `first`, which is already read, and the next ones of `reader`.
 
-    A short page says its length. A longer one comes in chunks, and ends early, with a cursor to go on from, if no more
-    can be read, the server closes or the caller's grant ends. For a client that does not read, nothing is held but what
-    was sent.
+    A short page has a length. A longer one comes in chunks, and ends early, with a cursor to continue from, if no more
+    can be read, the server closes or the caller's grant ends. For a client that does not read, only sent data is held.
     """
 
     media_type = "application/json"
@@ -46,7 +45,7 @@ class PageResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        if self._is_behind and scope["http_version"] != "1.0":  # which has no chunks
+        if self._is_behind and scope["http_version"] != "1.0":  # which lacks chunks
             await send(head)
             if scope["method"] != "HEAD":
                 await self._send_pieces(scope, receive, send)
@@ -67,7 +66,7 @@ class PageResponse(Response):
         async with self._endings.watch(scope, receive) as end:
             while text:
                 await _send_sliced(send, text)
-                await _send_sliced(send, b"")  # comes back when the client has read most of it
+                await _send_sliced(send, b"")  # returns when the client has read most of it
                 await asyncio.sleep(0)
                 if end.client_left:
                     return
@@ -75,7 +74,7 @@ class PageResponse(Response):
         await _send_sliced(send, self._tail)
 
     async def _piece(self) -> bytes:
-        """Empty where no more can be read just now. The cursor never goes beyond what is sent."""
+        """Empty if no more can be read now. The cursor never passes the sent records."""
         offsets = list(self._reader.offsets)
         try:
             return self._rendered(await read_piece(self._reader, self._left, self._share))
@@ -99,7 +98,7 @@ class PageResponse(Response):
 
 
 async def _send_sliced(send: Send, body: bytes) -> None:
-    """A single record can be larger than what a client should be sent at a time."""
+    """Send in slices, because a single record can be larger than one write should be."""
     whole = memoryview(body)
     for start in range(0, len(body) or 1, _PIECE_BYTES):
         await send({"type": "http.response.body", "body": whole[start : start + _PIECE_BYTES], "more_body": True})

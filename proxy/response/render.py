@@ -1,4 +1,4 @@
-"""What the API shows of messages and records. Times go out twice: RFC 3339 (`..._at`) and epoch ms (`..._at_ms`)."""
+"""Messages and records in the API's form. Each time appears twice: RFC 3339 (`..._at`) and epoch ms (`..._at_ms`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHANGE_NAMES = {
 
 
 def times(name: str, ms: int) -> Json:
-    """Both spellings of one time."""
+    """Both forms of one time."""
     return {name: format_ms(ms), f"{name}_ms": ms}
 
 
@@ -45,8 +45,8 @@ def receipt_json(receipt: Receipt) -> Json:
 
 
 def state_json(state: MessageState, caller: str, *, payload: bool) -> Json:
-    """`caller`: whose names it reads (`Grant.namespace`). `payload` says whether to show it: lists leave it out, a page
-    of them could have a gigabyte."""
+    """`caller`: the owner of names (`Grant.namespace`). `payload`: whether to show it; lists omit it, because a page
+    could have a gigabyte."""
     document: Json = {"id": state.id, "status": state.status, "topic": state.topic, **times("deliver_at", state.due)}
     if name := text_of(state.name, caller):
         document["name"] = name
@@ -79,8 +79,8 @@ def _change_json(change: PastChange) -> Json:
 
 
 def headers_json(headers: Headers) -> Json:
-    """`headers`, where of headers with one name the last counts and bytes that are not UTF-8 are shown as `\\xNN`; if
-    there are such, `header_list` has all of them."""
+    """`headers`, with the last one of each name, and bytes that are not UTF-8 as `\\xNN`; if that loses anything,
+    `header_list` has all of them."""
     try:
         by_name = {name: None if value is None else value.decode() for name, value in headers}
         if len(by_name) == len(headers):
@@ -132,8 +132,8 @@ _RECORD = (
 def records_bytes(partition: int, stored: Iterable[StoredRecord]) -> list[bytes]:
     """Records as JSON texts, in order.
 
-    Nearly all were written by duemq and begin with the same three headers. Those are cut out and put into a template,
-    which takes less than half of the time of making dicts and serialising them.
+    duemq wrote nearly all of them, with the same first three headers. These are cut out and put into a template, in
+    less than half of the time of building and serialising dicts.
     """
     texts = []
     unpack, system = HEAD.unpack_from, _SYSTEM.match

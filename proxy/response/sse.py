@@ -1,4 +1,4 @@
-"""A topic as server-sent events: one record in each event's `data`, the cursor behind it as its `id`."""
+"""A topic as server-sent events: one record in each event's `data`, the cursor after it as its `id`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from duemq.web.admission import Share
 MEDIA_TYPE = "text/event-stream"
 _HEARTBEAT_S = 15.0
 _HEARTBEAT = b": still here\n\n"
-_RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 64 << 10  # what a client that does not read makes the server hold
+_RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 64 << 10  # the memory for a client that does not read
 
 
 class EventStream(Response):
-    """Streams a topic from `offsets` on until the client goes, the server closes or the caller's grant ends.
+    """Streams a topic from `offsets` on until the client disconnects, the server closes or the caller's grant ends.
 
-    A failure in the middle can only end the stream, as can a server that has no memory for it: the client connects
-    again with the last `id` and gets the reason.
+    A failure, or a lack of memory, in the middle can only end the stream: the client reconnects with the last `id` and
+    gets the reason.
     """
 
     media_type = MEDIA_TYPE
@@ -53,14 +53,14 @@ class EventStream(Response):
                         if grown or end.reached:
                             continue
                         chunk = _HEARTBEAT
-                    self._share.give_back(self._share.bytes)  # what is sent counts as unread from here on
-                    for part in (chunk, b""):  # which comes back when the client has read most of the chunk
+                    self._share.give_back(self._share.bytes)  # sent data counts as unread from here on
+                    for part in (chunk, b""):  # returns when the client has read most of the chunk
                         await send({"type": "http.response.body", "body": part, "more_body": True})
         finally:
             subscription.close()
 
     async def _events(self) -> bytes:
-        """The events that are there now, empty if there is none."""
+        """The events available now; empty if there are none."""
         offsets = list(self._reader.offsets)
         self._share.take(_CHUNK_BYTES)
         page = await self._reader.read(_RECORDS_PER_CHUNK, _CHUNK_BYTES)

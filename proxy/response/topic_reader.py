@@ -1,4 +1,4 @@
-"""Reading a topic for consumers: pages across partitions."""
+"""Reads a topic for consumers: pages across partitions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import Unavailable
 from duemq.model.messages.record import StoredRecord
 
-Page = list[tuple[int, list[StoredRecord]]]  # what was read, by partition
+Page = list[tuple[int, list[StoredRecord]]]  # records by partition
 
 
 class TopicReader:
-    """One reader at its place in one topic. `offsets` are the next ones to be read, per partition.
+    """One reader's position in one topic. `offsets`: the next ones to read, per partition.
 
-    `behind`: the last read was bounded by what it was asked for, so that more is waiting.
+    `behind`: the last read reached its limits, so more records are waiting.
     """
 
     def __init__(self, bus: Bus, topic: str, offsets: Sequence[int]) -> None:
@@ -28,9 +28,9 @@ class TopicReader:
         return encode_cursor(self._topic, self.offsets)
 
     async def read(self, max_records: int, max_bytes: int) -> Page:
-        """What there is now, by partition, and the place moves behind it: at most `max_records`, and about `max_bytes`.
+        """The records available now, by partition, at most `max_records`, and about `max_bytes`; advances the position.
 
-        Where more is waiting than that, each partition gets an equal share, and what the short ones leave over.
+        If more are waiting, each partition gets an equal share, plus the unused shares of short ones.
         """
         info = await readable(self._bus, self._topic)
         if info is None:
@@ -65,8 +65,8 @@ def page_bytes(page: Page) -> int:
 
 
 async def readable(bus: Bus, topic: str) -> TopicInfo | None:
-    """The topic with the ends of its partitions, None if there is none. Raises Unavailable where they are not known."""
+    """The topic with the ends of its partitions; None if it does not exist. Raises Unavailable if they are unknown."""
     info = await bus.topic(topic)
     if info is not None and info.trouble:
-        raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
+        raise Unavailable(f"topic {topic} cannot be read now: {info.trouble}")
     return info

@@ -1,4 +1,4 @@
-"""Which readers of a topic duemq knows: destinations, and groups of its consumers."""
+"""The readers of a topic that duemq knows: destinations, and groups of its consumers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_READERS: Final = 50
 
 
 class Reader(NamedTuple):
-    """`destination`: None for a group of consumers. `is_declared`: the declaration says that it reads the topic; of
-    others it is known only if they have a position there, or sent something back."""
+    """`destination`: None for a group of consumers. `is_declared`: its declaration lists the topic; other readers are
+    known only if they have a position there, or sent messages back."""
 
     group: str
     destination: Destination | None
@@ -23,7 +23,7 @@ class Reader(NamedTuple):
 
 
 def readers_of(topic: str, destinations: Iterable[Destination], topics: Iterable[str]) -> list[Reader]:
-    """Those that may read a topic, declared ones first. `topics`: all that there are."""
+    """The possible readers of a topic, declared ones first. `topics`: all existing ones."""
     by_group = {one.group: one for one in destinations}
     groups = sorted(by_group.keys() | _groups_in(topics))
     readers = [Reader(group, one := by_group.get(group), one is not None and _reads(one, topic)) for group in groups]
@@ -31,7 +31,7 @@ def readers_of(topic: str, destinations: Iterable[Destination], topics: Iterable
 
 
 def is_told(grant: Grant, reader: Reader) -> bool:
-    """Whether a caller may read all that the story of a reader is made of."""
+    """Whether a caller may read all sources of a reader's story."""
     topics = {retry_topic(reader.group), dead_letter_topic(reader.group)}
     if reader.destination is not None:
         topics |= {reader.destination.own_topic, *reader.destination.topics}
@@ -39,7 +39,7 @@ def is_told(grant: Grant, reader: Reader) -> bool:
 
 
 def is_return(state: MessageState) -> bool:
-    """Whether a reader sent this message back, so that it is a part of another one's story."""
+    """Whether a reader sent this message back, so that it belongs to another message's story."""
     return state.topic.startswith((RETRY, DEAD)) and any(name == "x-duemq-id" for name, _ in state.headers)
 
 

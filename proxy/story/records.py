@@ -1,4 +1,4 @@
-"""Finding the record of a message in a topic: it came about when the message was delivered, and has its id."""
+"""Finds the record of a message in a topic: it was appended at the delivery, and has the message's id."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from duemq.model.messages.record import Record, StoredRecord, unpack_record
 from duemq.proxy.response.topic_reader import readable
 from duemq.web.admission import Share
 
-_PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before others get a turn
+_PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before other tasks run
 _MAX_RECORDS, _MAX_BYTES = 50_000, 32 << 20  # of a story
-_MAX_LETTERS: Final = 1_000  # of a partition, looked through for one that has no name
+_MAX_LETTERS: Final = 1_000  # of a partition, searched for a letter without a name
 _MAX_PARTITIONS: Final = 64
-_AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be late
+_AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be slow
 _OWN_ID: Final = "duemq-id"
 
 
@@ -34,7 +34,7 @@ class PlacedRecord(NamedTuple):
 
 
 class Budget:
-    """What one story may still cost. `charge` gets a number for each part of it: it counts for the caller's rate."""
+    """The remaining cost of one story. `charge` gets the cost of each part, which counts towards the caller's rate."""
 
     def __init__(self, share: Share, charge: Callable[[int], None]) -> None:
         self._share, self._charge = share, charge
@@ -45,7 +45,7 @@ class Budget:
         self._charge(count)
 
     async def read(self, bus: Bus, topic: str, partition: int, offset: int) -> list[StoredRecord]:
-        """The next records; none once the budget is spent. Raises Unavailable if there is no room for them."""
+        """The next records; none once the budget is spent. Raises Unavailable without memory for them."""
         if self._records <= 0 or self._bytes <= 0:
             self.is_spent = True
             return []
@@ -67,7 +67,7 @@ class Records:
         self._bus, self._budget = bus, budget
 
     async def of(self, state: MessageState) -> PlacedRecord | None:
-        """The record of a delivered message; None if it is not kept any more, or not found within the budget."""
+        """The record of a delivered message; None if it is no longer kept, or not found within the budget."""
         since = state.delivered_at or state.due
         for first, end in ((since, since + _AFTER_MS), (since - _BEFORE_MS, since)):
             if (record := await self._find(state.topic, state.key, _OWN_ID, state.id, first, end)) is not None:
@@ -75,7 +75,7 @@ class Records:
         return None
 
     async def letter(self, topic: str, key: bytes | None, id_: str, since: int) -> PlacedRecord | None:
-        """A dead letter of a message, among the first 1,000 that came at this time (epoch ms) or later."""
+        """A dead letter of a message, among the first 1,000 appended at this time (epoch ms) or later."""
         return await self._find(topic, key, ID, id_, since, None)
 
     async def _find(
@@ -85,7 +85,7 @@ class Records:
         if info is None:
             return None
         partitions = list(range(min(info.partitions, _MAX_PARTITIONS)))
-        if key is not None:  # first where its key belongs: the topic may have grown since
+        if key is not None:  # the key's partition first; the topic may have got more partitions since
             first = partition_of(key, info.partitions)
             partitions = [first, *(number for number in partitions if number != first)]
         for partition in partitions:

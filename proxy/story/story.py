@@ -1,7 +1,7 @@
-"""The story of a message after its delivery: what each reader of its topic did (docs/adr/0069).
+"""The story of a message after its delivery: the outcome at each reader of its topic (docs/adr/0069).
 
-Nothing is stored for it. Retries, dead letters and redrives have names that are made of the record that they came from,
-and the position of a reader says whether it has passed a record. The walk goes from record to record.
+It is not stored. Retries, dead letters and redrives have names derived from their original record, and a reader's
+position shows whether it has passed a record. The walk follows the records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_JOBS: Final = 200
 
 
 class Walk:
-    """`jobs`: the newest first. `figures`: what relays counted."""
+    """`jobs`: newest first. `figures`: of relays."""
 
     def __init__(self, gateway: Gateway, budget: Budget, jobs: Sequence[Job], figures: FiguresOf) -> None:
         self._gateway, self._bus, self._budget = gateway, gateway.bus, budget
@@ -40,12 +40,12 @@ class Walk:
         self.is_complete = True
 
     async def tell(self, reader: Reader, first: PlacedRecord, state: MessageState) -> Json | None:
-        """What one reader did with a record; None if it does not read the topic."""
+        """The story of a record at one reader; None if it does not read the topic."""
         findings = _ReaderStory(reader)
         record: PlacedRecord | None = first
         for _ in range(_MAX_STEPS):
             assert record is not None
-            position = await self._position(reader, record)  # first: it moves after a return is in the log
+            position = await self._position(reader, record)  # first, because it moves only after a return is in the log
             sent = await self._sent_back(reader.group, record, position)
             if sent is None:
                 passed = position is not None and _has_passed(position, record.offset)
@@ -82,7 +82,7 @@ class Walk:
         except Unavailable:
             if reader.is_declared:
                 raise
-            return None  # the group of a consumer that duemq's user may not read
+            return None  # duemq's user may not read this consumer's group
 
     async def _sent_back(self, group: str, record: PlacedRecord, position: GroupPosition | None) -> MessageState | None:
         """The retry or the dead letter that a reader made of a record."""
@@ -91,7 +91,7 @@ class Walk:
         dead, retry, key = dead_letter_topic(group).encode(), retry_topic(group).encode(), record.record.key
         names = [
             of_return(letter_name("dead", group, place), dead, key, record.record.value),
-            of_return(letter_name("dead", group, place), dead, key, b""),  # a value that was too large is left out
+            of_return(letter_name("dead", group, place), dead, key, b""),  # a value that is too large is left out
             of_return(letter_name("retry", group, place), retry, key, record.record.value),
         ]
         self._budget.look_up(len(names))
@@ -101,11 +101,11 @@ class Walk:
         return None
 
     async def _nameless(self, reader: Reader, record: PlacedRecord, id_: str) -> PlacedRecord | None:
-        """A dead letter that a consumer wrote itself, for duemq could not take it."""
+        """A dead letter that a consumer wrote itself, because duemq was not available for it."""
         return await self.records.letter(dead_letter_topic(reader.group), record.record.key, id_, record.timestamp)
 
     async def _redrive(self, letter: PlacedRecord, findings: _ReaderStory) -> MessageState | None:
-        """The message that a job made of a dead letter."""
+        """The message that a job made from a dead letter."""
         name = of_redrive(f"{letter.topic}/{letter.partition}/{letter.offset}/{letter.timestamp}")
         jobs = [job for job in self._jobs if job.order.kind == "redrive" and job.order.source == letter.topic]
         asked = [(name, fingerprint(job.id.encode())) for job in jobs[:_MAX_JOBS]]
@@ -121,7 +121,7 @@ class Walk:
         return redriven
 
     def _at_rest(self, findings: _ReaderStory, state: MessageState, *, passed: bool) -> Json:
-        """Of a record that nothing was made of: it is done, or has still to be."""
+        """The end of a story at a record without a return: it is done, or still waits."""
         destination = findings.reader.destination
         began_at = None if destination is None else destination.began_at
         if passed and not findings.events and began_at and state.delivered_at < began_at:
@@ -140,7 +140,7 @@ class Walk:
 
 
 class _ReaderStory:
-    """The findings about one reader."""
+    """The story at one reader."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader, self.events = reader, list[Json]()
@@ -148,14 +148,14 @@ class _ReaderStory:
         self._left_out = 0
 
     def add_attempts(self, headers: Headers, *, dead: bool = False) -> None:
-        """Take the attempts from the headers of a retry or dead letter, which repeat the earlier ones."""
+        """Add the attempts in the headers of a retry or dead letter, which repeat the earlier ones."""
         if (origin := origin_in(headers)) is None:
             return
         self._life = [{"event": "failed", **times("at", one.at), "error": one.error} for one in origin.attempts]
         self._left_out = max(origin.retried + dead - len(self._life), 0)
 
     def add_failures(self, failures: Sequence[Mapping[str, Any]], id_: str) -> None:
-        """What a relay remembers of attempts that it has sent nothing back of, newest first."""
+        """Add a relay's remembered failed attempts without a return yet, newest first."""
         last = max((one["at_ms"] for one in self._life), default=0)
         self._life += [
             {"event": "failed", **times("at", one["at"]), "error": f"{one['status']}: {one['detail']}".rstrip(": ")}
@@ -202,12 +202,12 @@ class _ReaderStory:
 
 
 def _has_passed(position: GroupPosition, offset: int) -> bool:
-    """Whether a record is done. The note is the metadata of a commit on Kafka, else the ranges by themselves."""
+    """Whether a record is done. On Kafka the note is the metadata of a commit, else the plain ranges."""
     done = done_in(position.offset, own_metadata(position.offset, position.note))
     return offset < position.offset or contains(done or decode_ranges(position.note, position.offset), offset)
 
 
 def _goes_back(reader: Reader, topic: str) -> bool:
-    """Whether a redriven message comes to the reader again."""
+    """Whether a redriven message reaches the reader again."""
     destination = reader.destination
     return destination is None or topic in (destination.own_topic, *destination.topics)

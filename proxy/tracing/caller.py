@@ -1,4 +1,4 @@
-"""Whose trace a request belongs to: what its own `traceparent` header says, kept beside the request's task."""
+"""The caller's trace of a request, from its `traceparent` header, kept in the context of the request's task."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duemq.cluster.tracing.trace_context import Carrier, is_sampled
 
 CALLER: ContextVar[Carrier | None] = ContextVar("caller", default=None)
-"""The trace context of the request that is served, if it is sampled."""
+"""The trace context of the current request, if it is sampled."""
 
 
 class TracedCalls:
-    """An application whose requests know their caller's trace."""
+    """Wraps an application so that its requests know their caller's trace."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

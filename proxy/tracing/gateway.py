@@ -1,4 +1,4 @@
-"""A gateway that also traces. Only a process that traces has one: without, a request does nothing for it."""
+"""A gateway that also traces. Only a process with tracing has one: otherwise it costs a request nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from duemq.proxy.tracing.caller import CALLER
 
 
 class TracedGateway(CommandGateway):
-    """Makes a span of each `send` and each cancel that a sampled caller asks for, or that has a sampled message, as
-    far as the budget of spans reaches."""
+    """Makes a span for each `send` and cancel with a sampled caller or message, within the budget of spans."""
 
     def __init__(self, backend: Backend, selection: Selection | None, answer_s: float, tracing: Tracing) -> None:
         super().__init__(backend, selection, answer_s)
@@ -72,7 +71,7 @@ class TracedGateway(CommandGateway):
 
 
 def _distinct(drafts: Sequence[Draft]) -> list[Carrier]:
-    """The sampled contexts of messages, each once."""
+    """The distinct sampled contexts of messages."""
     contexts: dict[str, Carrier] = {}
     for draft in drafts:
         carrier = sampled_context(unpack_headers(draft.headers, 0, draft.header_count, len(draft.headers)))

@@ -1,7 +1,7 @@
-"""A folder of backups, each a folder named by its time, and the making of one more:
+"""A folder of backups, each a folder named by its time, and the creation of new ones:
 
-20261121T100000.000Z/   a backup, see `storage/backup/manifest.py`; may be removed with `rm -r`, the others stay whole
-.partial/               one that is being made, or was cut short: the next one uses what it holds
+20261121T100000.000Z/   a backup, see `storage/backup/manifest.py`; may be removed with `rm -r`, the others stay intact
+.partial/               an unfinished backup: the next one uses its files
 .removed/               one that is being removed
 
 Everything here blocks. OSErrors come out as DiskFull or StoreFailed.
@@ -39,13 +39,13 @@ from duemq.storage.fsync import copy_durably, digest, make_folder, sync_folder, 
 PARTIAL = ".partial"
 _REMOVED = ".removed"
 _SHARD = re.compile(r"\d{3}")
-_UNCHANGING = (".sst", ".parquet")  # never written again once they are whole
-_OF_A_PROCESS = re.compile(r"LOCK|LOG|LOG\.old\.\d+")  # RocksDB's, of no use to another one
+_UNCHANGING = (".sst", ".parquet")  # never changed once complete
+_OF_A_PROCESS = re.compile(r"LOCK|LOG|LOG\.old\.\d+")  # RocksDB's own, useless to another process
 
 
 @dataclass(frozen=True, slots=True)
 class NewBackup:
-    """A new backup. `linked_bytes` of its files are shared with the backup before."""
+    """A new backup. `linked_bytes` of its files are shared with the previous backup."""
 
     path: Path
     backup: Backup
@@ -57,7 +57,7 @@ class Backups:
     """A folder of backups, held by this process until it is closed."""
 
     def __init__(self, path: Path, failpoint: Failpoint = no_failpoint) -> None:
-        """Makes the folder if it is not there. Raises FolderRefused while another process makes a backup in it."""
+        """Creates the folder if missing. Raises FolderRefused while another process makes a backup in it."""
         self.path, self._failpoint = path, failpoint
         with translate_errors(path):
             make_folder(path)
@@ -66,7 +66,7 @@ class Backups:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise FolderRefused(f"{path}: another backup into it is under way: wait for its end") from error
+            raise FolderRefused(f"{path}: another backup into it is running: wait for its end") from error
 
     def __enter__(self) -> Self:
         return self
@@ -75,10 +75,10 @@ class Backups:
         os.close(self._lock)
 
     def make(self, info: FolderInfo, at_rest: Path, now: int, progress: Progress) -> NewBackup:
-        """Back up a data folder, whose log and stores are `at_rest` in a folder of their own (or itself).
+        """Back up a data folder, whose log and stores are `at_rest` in a separate folder (or in itself).
 
-        `now` in epoch ms. May be called again after any error or crash: what was copied is used. Raises DiskFull or
-        StoreFailed, FolderRefused where the backups are another cluster's, and Unavailable if `at_rest` vanishes.
+        `now` in epoch ms. May be called again after any error or crash: it reuses the copied files. Raises DiskFull or
+        StoreFailed, FolderRefused if the backups are another cluster's, and Unavailable if `at_rest` vanishes.
         """
         previous = self._newest()
         if previous is not None and previous.backup.cluster != info.cluster:
@@ -111,13 +111,13 @@ class Backups:
         return NewBackup(path, backup, writer.linked_bytes, writer.linked_files)
 
     def keep(self, most: int) -> list[str]:
-        """Remove the oldest until there are at most so many; the names of those that went."""
+        """Remove the oldest until at most `most` are left; returns the names of the removed ones."""
         with translate_errors(self.path):
             oldest = names(self.path)[: -max(most, 1)]
             trash = self.path / _REMOVED
             shutil.rmtree(trash, ignore_errors=True)
             for name in oldest:
-                # Out of the list first, durably: what is half removed must not pass for a backup.
+                # First durably out of the list: a half-removed folder must not pass for a backup.
                 (self.path / name).rename(trash)
                 sync_folder(self.path)
                 self._failpoint("removing")
@@ -128,12 +128,12 @@ class Backups:
         with translate_errors(self.path):
             backups = names(self.path)
         for name in reversed(backups):
-            with suppress(CorruptStore):  # a damaged one is no help, and no hindrance
+            with suppress(CorruptStore):  # a damaged one neither helps nor hinders
                 return _Previous(self.path / name, read_backup(self.path / name))
         return None
 
     def _free_name(self, now: int) -> Path:
-        """A name after all others, whatever the clock says: `keep` removes in the order of names."""
+        """A name after all others, whatever the clock shows, because `keep` removes in the order of names."""
         newest = names(self.path)[-1:]
         if newest and name_of(now) <= newest[0]:
             now = _time_of(newest[0]) + 1
@@ -149,7 +149,7 @@ class _Previous:
 
 
 class _BackupWriter:
-    """One file after the other into a backup that is being made."""
+    """Writes files into a new backup, one after the other."""
 
     def __init__(
         self, partial: Path, previous: _Previous | None, sources: Mapping[str, Path], progress: Progress
@@ -173,7 +173,7 @@ class _BackupWriter:
         self._bar.finish_file(stat.st_size)
 
     def _from_previous(self, name: str, source: Path, stat: os.stat_result) -> str | None:
-        """Link the file of the backup before, if that is the same; its checksum."""
+        """Link the previous backup's file, if it is the same; return its checksum."""
         file = self._previous_files.get(name)
         if file is None or file.size != stat.st_size:
             return None
@@ -181,7 +181,7 @@ class _BackupWriter:
         if not (untouched and name.endswith(_UNCHANGING)) and digest(source, self._bar.reading) != file.sha256:
             return None
         original, into = self._previous / name, self._partial / name
-        with suppress(OSError):  # it was removed meanwhile, or the disk knows no links: copy
+        with suppress(OSError):  # it was removed, or the disk has no links: copy
             if original.stat().st_size != file.size:
                 return None
             into.unlink(missing_ok=True)
@@ -192,13 +192,13 @@ class _BackupWriter:
         return None
 
     def _from_partial(self, into: Path, source: Path, size: int) -> str | None:
-        """Keep what an attempt before this one has copied, if that is the same; its checksum."""
+        """Keep the copy of an earlier attempt, if it is the same; return its checksum."""
         if not into.is_file() or into.stat().st_size != size:
             return None
         sha256 = digest(source, self._bar.reading)
         if digest(into, self._bar.reading) != sha256:
             return None
-        sync_folder(into)  # a file as well
+        sync_folder(into)  # works for a file, too
         return sha256
 
 
@@ -209,16 +209,16 @@ def _explain_errors(into: Path, at_rest: Path) -> Iterator[None]:
             yield
     except DiskFull as error:
         raise DiskFull(
-            f"{error}. What was copied is in {into / PARTIAL}: the next backup uses it; remove it if you need its room."
+            f"{error}. Copied files are in {into / PARTIAL}: the next backup uses them; remove it to free its space."
         ) from error
     except StoreFailed as error:
         if at_rest.exists():
             raise
-        raise Unavailable(f"{at_rest} is gone: the server was stopped meanwhile. Run the backup again.") from error
+        raise Unavailable(f"{at_rest} is gone: the server was stopped during the backup. Run it again.") from error
 
 
 def name_of(ms: int) -> str:
-    """The name of a backup made then (epoch ms)."""
+    """The name of a backup made at this time (epoch ms)."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y%m%dT%H%M%S}.{ms % 1000:03d}Z"
 
 
@@ -231,7 +231,7 @@ def _shards(at_rest: Path) -> list[Path]:
 
 
 def _sources(data: Path, at_rest: Path) -> Iterator[tuple[str, Path]]:
-    """Every file that belongs into a backup, by its name in there."""
+    """Every file that belongs into a backup, by its name there."""
     yield from ((name, data / name) for name in (META, SECRET))
     for folder in (at_rest / "bus", *_shards(at_rest)):
         for path in sorted(folder.rglob("*")):

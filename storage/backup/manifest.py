@@ -1,8 +1,8 @@
 """One backup: a data folder at rest, with a `backup.json` that names every file and its checksum.
 
-A folder with a `backup.json` is complete. Files that did not change since the backup before are links to that one's,
-so nothing may ever write into a backup: a server refuses to run on it, and a restore copies. Raising `FORMAT`: say in
-CHANGELOG.md which version restores the old ones, or keep a reader for them.
+A folder with a `backup.json` is complete. Files that did not change since the previous backup are links to its files,
+so nothing may ever write into a backup: a server refuses to run on it, and a restore copies. To raise `FORMAT`:
+document in CHANGELOG.md which version restores the old ones, or keep a reader for them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from duemq.storage.manifest import ListedFile, check_files, other_format
 
 FORMAT = 1
 NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
-"""Of a backup's folder: when it was made, UTC. In order of time."""
+"""Names of backup folders: their time, UTC, so that they sort by time."""
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 """Names of files must not lead elsewhere."""
 
 Progress = Callable[[int, int], None]
-"""Gets how many bytes are done and how many there are."""
+"""Gets the bytes done and the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class BackupFile(ListedFile):
 
 @dataclass(frozen=True, slots=True)
 class BackupShard:
-    """A shard after ledger entry `entry` (-1: none): V, T as a key, and how many messages are pending."""
+    """A shard after ledger entry `entry` (-1: none): V, T as a key, and the number of pending messages."""
 
     shard: int
     entry: int
@@ -63,7 +63,7 @@ class BackupShard:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup holds. `made_at`: epoch ms, when it was begun; all that was accepted before is in it."""
+    """The content of a backup. `made_at`: its start, epoch ms; it contains everything accepted before."""
 
     made_at: int
     cluster: str
@@ -75,14 +75,14 @@ class Backup:
         return sum(file.size for file in self.files)
 
     def encode(self) -> bytes:
-        """Encode the manifest as JSON, with a checksum of its own."""
+        """Encode the manifest as JSON, with a checksum."""
         shards = [asdict(shard) | {"cursor": shard.cursor.hex()} for shard in self.shards]
         document = {"format": FORMAT, **asdict(self), "shards": shards}
         return orjson.dumps(document | {"sha256": _checksum(document)}, option=orjson.OPT_INDENT_2)
 
     @staticmethod
     def decode(raw: bytes, path: Path) -> Backup:
-        """`path`: where it was read. Raises CorruptStore, or FolderRefused for another format."""
+        """`path`: its file. Raises CorruptStore, or FolderRefused for another format."""
         try:
             document = orjson.loads(raw)
             if document["format"] != FORMAT:
@@ -105,7 +105,7 @@ def _checksum(document: object) -> str:
 
 
 def read_backup(path: Path) -> Backup:
-    """Raises FolderRefused for a folder that is no complete backup, or CorruptStore."""
+    """Raises FolderRefused for a folder that is not a complete backup, or CorruptStore."""
     with translate_errors(path):
         if (path / BACKUP).is_file():
             return Backup.decode((path / BACKUP).read_bytes(), path / BACKUP)
@@ -129,17 +129,17 @@ class ProgressBar:
         self._progress, self._total, self._done = progress, total, 0
 
     def reading(self, size: int) -> None:
-        """Report that so much was read of the current file."""
+        """Report the bytes read of the current file."""
         self._progress(self._done + size, self._total)
 
     def finish_file(self, size: int) -> None:
-        """Count the current file, which was so large, as finished."""
+        """Count the current file, of this size, as finished."""
         self._done += size
         self._progress(self._done, self._total)
 
 
 def damage(path: Path, expected: BackupFile, report: Report) -> str | None:
-    """What is wrong with a file that is to be `expected`, in a sentence; None if nothing is. Raises StoreFailed."""
+    """How a file differs from `expected`, in a sentence; None if it does not. Raises StoreFailed."""
     with translate_errors(path):
         if not path.is_file():
             return f"{path} is missing"
@@ -150,7 +150,7 @@ def damage(path: Path, expected: BackupFile, report: Report) -> str | None:
 
 
 def check(path: Path, progress: Progress) -> tuple[Backup, list[str]]:
-    """Read every file of a backup; what is wrong with it, a sentence per file. Raises as `read_backup` does."""
+    """Read every file of a backup; return its faults, a sentence per file. Raises as `read_backup` does."""
     backup = read_backup(path)
     bar, wrong = ProgressBar(progress, backup.total_bytes), []
     for file in backup.files:

@@ -1,6 +1,6 @@
-"""A backup put in place: as a data folder that a server can start on.
+"""Restores a backup as a data folder that a server can start on.
 
-While that is under way the folder has a `restore.json`, and no server starts on it; `duemq.json` comes last. Everything
+During a restore the folder has a `restore.json`, and no server starts on it; `duemq.json` is written last. Everything
 here blocks. OSErrors come out as DiskFull or StoreFailed.
 """
 
@@ -19,15 +19,15 @@ from duemq.storage.backup.manifest import Backup, BackupFile, BackupShard, Progr
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
 from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
 
-_LAST = META  # a folder without it is no data folder
+_LAST = META  # a folder without it is not a data folder
 _LOG = "bus"
 
 
 def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = no_failpoint) -> Backup:
-    """Put the backup at `path` into the folder `data`, which must be new, empty or the rest of a restore cut short.
+    """Restore the backup at `path` into the folder `data`, which must be new, empty or left by an interrupted restore.
 
     Every file is checked as it is copied. May be called again after any error or crash, also with another backup.
-    Raises FolderRefused, CorruptStore naming what is damaged, DiskFull or StoreFailed.
+    Raises FolderRefused, CorruptStore naming the damaged file, DiskFull or StoreFailed.
     """
     backup = read_backup(path)
     with translate_errors(data):
@@ -35,7 +35,7 @@ def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = n
         _refuse_full(data)
         lock = take_lock(data)
         try:
-            _refuse_full(data)  # a server may have begun on it just now
+            _refuse_full(data)  # a server may have started on it
             write_durably(data / RESTORE, orjson.dumps({"backup": path.name, "made_at": backup.made_at}))
             failpoint("begun")
             bar = ProgressBar(progress, backup.total_bytes)
@@ -68,7 +68,7 @@ def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = n
 def _refuse_full(data: Path) -> None:
     if not (data / RESTORE).exists() and set(os.listdir(data)) - {LOCK}:
         raise FolderRefused(
-            f"{data} is not empty: restore into an empty folder, or stop its server and move what is there away"
+            f"{data} is not empty: restore into an empty folder, or stop its server and move its files away"
         )
 
 
@@ -76,7 +76,7 @@ def _put(path: Path, data: Path, file: BackupFile, bar: ProgressBar) -> None:
     source, into = path / file.name, data / file.name
     into.parent.mkdir(parents=True, exist_ok=True)
     if damage(into, file, bar.reading) is None:
-        sync_folder(into)  # a file as well; copied by an attempt before this one
+        sync_folder(into)  # works for a file, too; copied by an earlier attempt
     else:
         into.unlink(missing_ok=True)
         if not source.is_file() or copy_durably(source, into, bar.reading) != file.sha256:
@@ -89,7 +89,7 @@ def _put(path: Path, data: Path, file: BackupFile, bar: ProgressBar) -> None:
 
 
 def _remove_others(data: Path, backup: Backup) -> None:
-    """What another backup left here whose restore was cut short."""
+    """Remove files of another backup whose restore was interrupted."""
     names = {file.name for file in backup.files} | {LOCK, RESTORE}
     for path in [path for path in data.rglob("*") if path.is_file()]:
         if str(path.relative_to(data)) not in names:

@@ -1,8 +1,8 @@
 """A checkpoint of a shard's store: its files as they were at one position, for a peer to copy.
 
-It is made of hard links, so it takes no room of its own until the store drops those files. Its manifest says what it
-holds. Raising `FORMAT`: nodes of both versions run side by side while a cluster is upgraded, and a node refuses a
-manifest of another format, so read the old one for as long as such an upgrade is allowed.
+It is made of hard links, so it takes no extra space until the store drops those files. Its manifest lists its content.
+To raise `FORMAT`: both versions run side by side during an upgrade, and a node refuses a manifest of another format, so
+keep reading the old one as long as such an upgrade is allowed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NO_SHA256 = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class CheckpointManifest:
-    """What a checkpoint holds: a shard after ledger entry `entry`, as the `Position` inside it says, and its files.
+    """The content of a checkpoint: a shard after ledger entry `entry`, see the `Position` inside it, and its files.
 
-    A file may come without its checksum (`sha256` empty): then the peer is asked for it when the file is fetched.
+    A file may lack its checksum (`sha256` empty): then it is requested from the peer when the file is fetched.
     """
 
     id: str
@@ -57,7 +57,7 @@ class CheckpointManifest:
 
     @staticmethod
     def decode(raw: bytes) -> CheckpointManifest:
-        """Raises CorruptStore for what is no manifest of this format, or names files outside of its folder."""
+        """Raises CorruptStore if it is not a manifest of this format, or names files outside of its folder."""
         try:
             document = orjson.loads(raw)
             if document["format"] != FORMAT:
@@ -73,13 +73,12 @@ class CheckpointManifest:
 
 
 def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) -> None:
-    """Link the store's files into a new folder on the same disk; `far`: delay files, too. Blocks; run it in a thread.
+    """Link the store's files into a new folder on the same disk; `delay_files`: those, too. Blocks; run it in a thread.
 
-    The store may be written meanwhile: the checkpoint then holds what it held at some moment since the call. No window
-    may be sealed or loaded meanwhile.
-    Raises DiskFull or StoreFailed, DamagedFile where a delay file is missing.
+    The store may be written concurrently: the checkpoint then has its state at some moment after the call. No window
+    may be sealed or loaded at the same time. Raises DiskFull or StoreFailed, DamagedFile if a delay file is missing.
     """
-    # Nearly everything is flushed before: the checkpoint flushes the rest itself, and holds the GIL while it does.
+    # Flush nearly everything first: the checkpoint flushes the rest itself while it holds the GIL.
     store.flush()
     with translate_errors(into):
         into.parent.mkdir(parents=True, exist_ok=True)
@@ -93,22 +92,22 @@ def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) 
 
 
 def link_imported(store: ShardStore, into: Path) -> None:
-    """Link into a checkpoint the imported files that are here and that it lacks. Blocks; run it in a thread.
+    """Link into a checkpoint the present imported files that it lacks. Blocks; run it in a thread.
 
-    The ledger may go on to import a file that the checkpoint only knows as wanted, or not at all.
+    A later ledger entry may import a file that the checkpoint knows only as requested, or not at all.
     """
     with translate_errors(into):
         for path in (store.path / FOLDER).glob("*/a*.parquet"):
             target = into / path.relative_to(store.path)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError, FileNotFoundError):  # it is there, or was just removed after its time
+            with suppress(FileExistsError, FileNotFoundError):  # it is already there, or was just removed as outdated
                 os.link(path, target)
 
 
 def describe(checkpoint: Path, shard: int, *, sums: bool = True) -> CheckpointManifest:
     """The manifest of a checkpoint; its folder's name becomes the id. Blocks: every byte is read for its checksum.
 
-    With `sums` False the files come without their checksums, and nothing but the position is read.
+    With `sums` False the files come without checksums, and only the position is read.
     """
     position = read_position(checkpoint)
     entry = position.entry
@@ -124,7 +123,7 @@ def describe(checkpoint: Path, shard: int, *, sums: bool = True) -> CheckpointMa
 
 
 def with_sum(file: ListedFile, sha256: str) -> ListedFile:
-    """A file of a manifest without checksums, with its own. Raises CorruptStore if the text is no checksum."""
+    """A file of a manifest without checksums, with this checksum. Raises CorruptStore if the text is not one."""
     summed = replace(file, sha256=sha256)
     try:
         check_files((summed,), _SAFE_NAME)
@@ -140,13 +139,13 @@ def sha256_of(path: Path) -> str:
 
 
 def read_position(path: Path) -> Position:
-    """How far a store has come that is not open. Blocks.
+    """The position of a store that is not open. Blocks.
 
-    Raises StoreFailed if it cannot be opened, and CorruptStore also if a replica could not be opened on it, because its
-    windows count other messages than its entry says.
+    Raises StoreFailed if it cannot be opened, and CorruptStore also if a replica could not be opened on it, because the
+    counts of its windows and its entry differ.
     """
     with translate_errors(path):
-        # Its compactions would change the files: what a manifest describes is only ever opened to be read.
+        # Compactions would change the files: a store with a manifest is only opened for reading.
         database: Any = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
         try:
             raw = database.get(POSITION)

@@ -1,9 +1,9 @@
-"""A checkpoint on its way from a peer into the place of a replica.
+"""Fetches a checkpoint from a peer and replaces a replica with it.
 
-Beside the replica's folder `003` there may be, and a crash may leave:
+Next to the replica's folder `003` there may be, also after a crash:
 
-003.partial/manifest.json   what is being fetched
-003.partial/parts/          what has arrived, each file under its checksum; the next attempt resumes it
+003.partial/manifest.json   of the checkpoint being fetched
+003.partial/parts/          fetched parts, each file under its checksum; the next attempt resumes them
 003.partial/files/          links to the complete files, under the names of the manifest
 003.ready/                  complete, verified and durable: from this rename on, this is the replica
 003.old/                    the replica it replaces, about to be deleted
@@ -31,10 +31,10 @@ _READ_BYTES = 1 << 20
 
 
 class PartialFile:
-    """One file that is being fetched. `size`: how many bytes of it are there."""
+    """A file being fetched. `size`: the bytes that have arrived."""
 
     def __init__(self, path: Path, expected: ListedFile, link: Path | None = None) -> None:
-        """`link`: a further name that it gets once it is complete."""
+        """`link`: a second name for the complete file."""
         self.path, self.expected, self.size, self._link = path, expected, 0, link
         self._sha256 = hashlib.sha256()
         with translate_errors(path):
@@ -56,7 +56,7 @@ class PartialFile:
         self.size += len(part)
 
     def finish(self) -> bool:
-        """Make the file durable if it is what was wanted, or remove it: False."""
+        """Make the file durable if it is the expected one; else remove it and return False."""
         with translate_errors(self.path), self._file:
             if self.size == self.expected.size and self._sha256.hexdigest() == self.expected.sha256:
                 self._file.flush()
@@ -68,13 +68,13 @@ class PartialFile:
             return False
 
     def close(self) -> None:
-        """Leave what is there for the next attempt."""
+        """Keep the fetched bytes for the next attempt."""
         with translate_errors(self.path):
             self._file.close()
 
 
 class Partial:
-    """What has been fetched for the replica in the folder `into`, which nobody may have open."""
+    """The files fetched for the replica in the folder `into`, which must not be open."""
 
     def __init__(self, into: Path, failpoint: Failpoint = no_failpoint) -> None:
         self.into, self._failpoint = into, failpoint
@@ -82,10 +82,10 @@ class Partial:
         self._manifest, self._files, self._parts = (
             self.folder / "manifest.json", self.folder / "files", self.folder / "parts",
         )  # fmt: skip
-        self._local_files: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
+        self._local_files: defaultdict[int, list[Path]] | None = None  # delay files of the current replica, by size
 
     def manifest(self) -> CheckpointManifest | None:
-        """What an earlier attempt was fetching, if that can be read."""
+        """The manifest of an earlier attempt, if readable."""
         try:
             with translate_errors(self.folder):
                 return CheckpointManifest.decode(self._manifest.read_bytes()) if self._manifest.exists() else None
@@ -93,7 +93,7 @@ class Partial:
             return None
 
     def begin(self, manifest: CheckpointManifest) -> None:
-        """Prepare for this manifest. Parts that were fetched for another one serve the files that both have."""
+        """Prepare for this manifest. Parts fetched for another one are reused for files that both have."""
         with translate_errors(self.folder):
             _remove(self._files)
             for folder in (self._files, self._parts):
@@ -113,7 +113,7 @@ class Partial:
         return max(manifest.total_bytes - taken - there, 0)
 
     def take(self, file: ListedFile) -> bool:
-        """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
+        """Link a delay file that the current replica has, too, under any name, instead of fetching it."""
         path = self._files / file.name
         with translate_errors(path):
             for local_file in self._alike(file):
@@ -123,7 +123,7 @@ class Partial:
         return False
 
     def _alike(self, file: ListedFile) -> list[Path]:
-        """The delay files of the replica in place that may be this one: they have its size."""
+        """The delay files of the current replica with the same size, which may be this file."""
         if not file.name.startswith(f"{FOLDER}/"):
             return []
         if self._local_files is None:
@@ -136,10 +136,10 @@ class Partial:
         return PartialFile(self._parts / file.sha256, file, self._files / file.name)
 
     def complete(self, manifest: CheckpointManifest) -> None:
-        """Put it in the replica's place; every file of the manifest must be there and durable.
+        """Replace the replica; every file of the manifest must be there and durable.
 
-        Raises CorruptStore, with the old replica untouched, if it holds another state than the manifest says, or one
-        that no replica could be opened on.
+        Raises CorruptStore, with the old replica untouched, if the state differs from the manifest, or no replica could
+        be opened on it.
         """
         try:
             position = read_position(self._files)
@@ -163,12 +163,12 @@ class Partial:
         settle(self.into, self._failpoint)
 
     def discard(self) -> None:
-        """Forget what was fetched so far."""
+        """Drop everything fetched so far."""
         _remove(self.folder)
 
 
 def settle(into: Path, failpoint: Failpoint = no_failpoint) -> None:
-    """Bring a replacement to its end that a crash cut short; to be called before the replica in `into` is opened."""
+    """Finish a replacement that a crash interrupted. Call it before the replica in `into` is opened."""
     ready, old = _beside(into, ".ready"), _beside(into, ".old")
     with translate_errors(into):
         if ready.exists():

@@ -1,7 +1,7 @@
-"""What is said of delay files where none is read.
+"""Metadata of delay files, importable without pyarrow.
 
-pyarrow takes 100 ms to load, and a process without delay files does without it. So the modules that read and write
-files are imported where a file is opened.
+pyarrow takes 100 ms to load, and a process without delay files does not need it. So the modules that read and write
+files are imported only when a file is opened.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Part = tuple[Sequence[bytes], Sequence[bytes]]
 
 
 class BadPage(ValueError):
-    """A page of keys is damaged, or has a form that `key_pages.py` does not read."""
+    """A page of keys is damaged, or has a form that `key_pages.py` cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
+    """The metadata in a delay file. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
 
     `offset`: of the command that imported it (storage/delay_files/imported_file.py), and then `content` is the SHA-256
     of the file; None for a sealed one.
@@ -49,4 +49,4 @@ class About:
         try:
             return About(**orjson.loads(raw))
         except (ValueError, TypeError) as error:
-            raise CorruptStore(f"not what a delay file says of itself: {raw[:200]!r}") from error
+            raise CorruptStore(f"not the metadata of a delay file: {raw[:200]!r}") from error

@@ -1,10 +1,10 @@
-"""The sealed windows of a shard: which delay files there are, and what of them is pending.
+"""The sealed windows of a shard: their delay files, and which of their messages are pending.
 
 A sealed message has no row in RocksDB: it is pending unless its key is among the `dropped` ones (cancelled, moved or
-dead since), until its window is loaded. Messages that came for the window after it was sealed are rows like others.
-The table of files is kept in the store itself, so that it changes in one batch with the rows it speaks of. A key is
-among the dropped ones only if it is in a file, so their number says when nothing of a window is left (but of a window
-that is being loaded: rows are in both places then).
+dead since), until its window is loaded. Messages scheduled into the window after the seal are ordinary rows. The table
+of files is in the store itself, so that it changes in one batch with the affected rows. A key is dropped only if it is
+in a file, so the number of dropped keys shows when a window is empty (except while a window is being loaded: then rows
+are in both places).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _IMPORTED_NAME = re.compile(r"a(\d+)\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """A delay file in the table. `number` tells the sealed files of a window apart; once gone it may come again. An
-    imported one has the offset of its command, and the number 0."""
+    """A delay file in the table. `number` distinguishes the sealed files of a window; it may be reused after a file is
+    gone. An imported file has the offset of its command, and the number 0."""
 
     about: About
     number: int = 0
@@ -65,7 +65,7 @@ class CatalogFile:
         return f"{FOLDER}/{window}/a{offset:012d}.parquet"
 
     def open(self, folder: Path, ids: IdCodec | None) -> DelayFile | ImportedFile:
-        """Open it to be read, in the shard's folder. Blocks. Raises DamagedFile, also for another file of its name.
+        """Open it for reading, in the shard's folder. Blocks. Raises DamagedFile, also for another file with its name.
 
         `ids`: issues the ids of imported messages.
         """
@@ -83,12 +83,12 @@ def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | Impo
     file = DelayFile(path)
     if file.about != about:
         file.close()
-        raise DamagedFile(f"delay file {path} is not the one that was sealed: its content is another", str(path))
+        raise DamagedFile(f"delay file {path} is not the one that was sealed: its content differs", str(path))
     return file
 
 
 class DelayFileCatalog:
-    """The table of one shard, as it is in the store, with a reader of its files."""
+    """The table of one shard in the store, with a reader of its files."""
 
     def __init__(
         self,
@@ -100,27 +100,28 @@ class DelayFileCatalog:
         may_be_imported: Callable[[int], bool] = lambda offset: False,
         rowless: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """`dropped`: how many keys per window, `rowless`: and how many of them were cancelled without their rows.
+        """`dropped`: the number of dropped keys per window; `rowless`: of those cancelled without their rows.
 
-        `loading`: windows whose rows may be in RocksDB as well.
+        `loading`: windows whose rows may be in RocksDB, too.
 
-        `may_be_imported` says of the offset of an import command whether its file is kept though it is in no table.
+        `may_be_imported` tells, by the offset of an import command, whether to keep its file even if it is not in the
+        table.
         """
         self.folder, self.loading, self.reader = folder, set(loading), DelayFileReader(folder, ids)
         self.version = 0
-        """Changes with the table: what was not found in the files before may be in one now, and files may be gone."""
+        """Changes with the table: a key that was in no file may be in one now, and files may be gone."""
         self._windows: dict[int, list[CatalogFile]] = {}
         self._starts: list[int] = []
         self._rows: Counter[int] = Counter()
         self._drops, self._rowless = Counter(dict(dropped)), +Counter(dict(rowless))
         self.first: int | None = None
-        """The start of the earliest sealed window; every cycle asks."""
+        """The start of the earliest sealed window; read in every cycle."""
         for key, raw in rows:
             self.add(CatalogFile(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
         self._tidy(may_be_imported)
 
     def _tidy(self, may_be_imported: Callable[[int], bool]) -> None:
-        """Remove what a crash left: files that never came into the table, or have left it."""
+        """Remove files that a crash left: those not yet, or no longer, in the table."""
         names = set(self.names())
         with translate_errors(self.folder):
             for path in sorted((self.folder / FOLDER).glob("**/*"), reverse=True):
@@ -135,17 +136,17 @@ class DelayFileCatalog:
     def __bool__(self) -> bool:
         return bool(self._windows)
 
-    # --- which there are ------------------------------------------------------------------------------------------
+    # --- files ----------------------------------------------------------------------------------------------------
 
     def windows(self) -> Sequence[int]:
-        """The starts (ms) of those that have files, earliest first."""
+        """The starts (ms) of windows with files, earliest first."""
         return self._starts
 
     def of(self, window: int) -> list[CatalogFile]:
         return self._windows.get(window, [])
 
     def all(self) -> list[CatalogFile]:
-        # Asked in threads too, while a cycle may add an imported file.
+        # Called in threads, too, while a cycle may add an imported file.
         return [file for files in list(self._windows.values()) for file in list(files)]
 
     def file_counts(self, least: int) -> dict[int, int]:
@@ -157,7 +158,7 @@ class DelayFileCatalog:
         return [file.name for file in self.all()]
 
     def next_number(self, window: int) -> int:
-        """The number of a further file of a window."""
+        """The number for the next file of a window."""
         return max((file.number for file in self.of(window)), default=0) + 1
 
     def next_after(self, key: bytes) -> int | None:
@@ -183,23 +184,23 @@ class DelayFileCatalog:
                 keys_by_file[file].append(key)
         return list(keys_by_file.items())
 
-    # --- how many messages they hold ------------------------------------------------------------------------------
+    # --- counts of messages ---------------------------------------------------------------------------------------
 
     @property
     def messages(self) -> int:
-        """How many are pending in all files."""
+        """The number of pending messages in all files."""
         return self._rows.total() - self._drops.total()
 
     def rows(self, window: int) -> int:
-        """How many are in the files of a window, dropped or not."""
+        """The number of messages in a window's files, dropped or not."""
         return self._rows.get(window, 0)
 
     def drop_count(self, window: int) -> int:
-        """How many of them are not pending any more."""
+        """The number of them that are no longer pending."""
         return self._drops.get(window, 0)
 
     def drop_counts(self) -> Mapping[int, int]:
-        """`drop_count` of each window that has some."""
+        """`drop_count` of each window in which it is not 0."""
         return self._drops
 
     def pending(self, window: int) -> int:
@@ -214,27 +215,27 @@ class DelayFileCatalog:
         return self._rowless.total()
 
     def rowless_counts(self) -> Counter[int]:
-        """`rowless` of each window that has some."""
+        """`rowless` of each window in which it is not 0."""
         return self._rowless
 
     # --- changes, each together with a batch of the store ---------------------------------------------------------
 
     def drop(self, keys: Iterable[bytes], rowless: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
-        """Messages in files are pending no more; the rows of the store that count them. `rowless`: those of the keys
-        that are cancelled without their rows."""
+        """Mark messages in files as no longer pending; returns the store's rows that count them. `rowless`: those of
+        the keys that are cancelled without their rows."""
         return [
             *_count(keys, self._drops.update, self._drops, DROPS),
             *_count(rowless, self._rowless.update, self._rowless, ROWLESS_COUNT),
         ]
 
     def complete(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-        """Endings got their rows; the rows of the store that count those that have none."""
+        """Endings got their rows; returns the store's rows that count the endings without one."""
         counts = _count(keys, self._rowless.subtract, self._rowless, ROWLESS_COUNT)
         self._rowless = +self._rowless
         return counts
 
     def add(self, file: CatalogFile, dropped: int = 0) -> None:
-        """`dropped`: of its messages so many are not pending any more."""
+        """`dropped`: how many of its messages are no longer pending."""
         window = file.about.window
         if window not in self._windows:
             self._windows[window] = []
@@ -246,7 +247,7 @@ class DelayFileCatalog:
         self._note_change()
 
     def forget(self, window: int) -> list[Path]:
-        """Take a window out of the table; the paths of its files."""
+        """Remove a window from the table; returns the paths of its files."""
         self.loading.discard(window)
         files = self._windows.pop(window, [])
         if files:
@@ -258,7 +259,7 @@ class DelayFileCatalog:
         return [self.folder / file.name for file in files]
 
     def replace(self, files: Sequence[CatalogFile], new_file: CatalogFile) -> list[Path]:
-        """Exchange files of a window for one with the same messages; the paths of the old ones."""
+        """Replace files of a window by one with the same messages; returns the paths of the old files."""
         old_files = set(files)
         of_window = self._windows[new_file.about.window]
         self._windows[new_file.about.window] = [file for file in of_window if file not in old_files] + [new_file]
@@ -274,14 +275,14 @@ class DelayFileCatalog:
 def _count(
     keys: Iterable[bytes], change: Callable[[Counter[int]], None], counts: Counter[int], prefix: bytes
 ) -> list[tuple[bytes, bytes]]:
-    """Change the counts of the keys' windows; the rows of the store with the new ones."""
+    """Change the counts of the keys' windows; returns the store's rows with the new counts."""
     windows = Counter(window_of(due_of(key)) for key in keys)
     change(windows)
     return [(prefix + U64.pack(window), U64.pack(counts[window])) for window in windows]
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Remove files that are out of the table, and the folders of their windows. Blocks."""
+    """Remove files that left the table, and the folders of their windows. Blocks."""
     for path in files:
         with translate_errors(path):
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The columns of delay files that others write, and the one form in which duemq keeps them (docs/delay-files.md).
+"""The columns of delay files from other writers, and duemq's own form of them (docs/delay-files.md).
 
 Spark, pandas, polars and DuckDB write the same column in slightly different types: large, view and dictionary-encoded
-ones, maps or lists of structs, nullable or not. What is read of them here has the types of `SCHEMA`.
+ones, maps or lists of structs, nullable or not. Here they are converted to the types of `SCHEMA`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SCHEMA = pa.schema([
 REQUIRED = ("due_ms", "topic", "payload")
 _NEVER_NULL = ("due_ms", "topic")
 OWN = ("name",)
-"""Columns of the writer's own, which may be there besides, after the others where the file is to be linked: nobody here
-reads them."""
+"""Prefix of the writer's private columns, which duemq ignores. In a file that is to be linked, they follow the
+others."""
 
 
 def _is_text(of: pa.DataType) -> bool:
@@ -73,11 +73,11 @@ _FITS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Raises BadDelayFile with the first column that is unknown, twice there, of another type, or missing."""
+    """Raises BadDelayFile with the first column that is unknown, duplicate, of another type, or missing."""
     for at, field in enumerate(schema):
         name = field.name
         if name not in _FITS:
-            raise BadDelayFile(f"is not known here; known are {', '.join(_FITS)}", column=name)
+            raise BadDelayFile(f"is unknown; known are {', '.join(_FITS)}", column=name)
         if name in schema.names[:at]:
             raise BadDelayFile("is there twice", column=name)
         fits, type_name = _FITS[name]
@@ -114,13 +114,13 @@ def _headers(column: pa.Array) -> pa.Array:
 
 
 def _list_of(column: pa.Array, values: pa.Array) -> pa.Array:
-    """Lists of as many values as `column` has, null being none."""
+    """Lists with the lengths of `column`, null counting as empty."""
     ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(np.concatenate((np.zeros(1, np.int32), ends))), values)
 
 
 def has_form(schema: pa.Schema) -> bool:
-    """Whether these are the columns of `SCHEMA`, wherever nulls may be, and perhaps the writer's own behind them."""
+    """Whether these are the columns of `SCHEMA`, nullable or not, optionally followed by the writer's private ones."""
     count = len(SCHEMA)
     return (
         schema.names[:count] == SCHEMA.names
@@ -130,7 +130,7 @@ def has_form(schema: pa.Schema) -> bool:
 
 
 def is_normal(file: pq.ParquetFile) -> bool:
-    """Whether a reader of imported files can do with this one as it is."""
+    """Whether a reader of imported files can read this one unchanged."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     return has_form(file.schema_arrow) and all(
         group.num_rows <= ROWS_PER_GROUP
@@ -142,7 +142,7 @@ def is_normal(file: pq.ParquetFile) -> bool:
 
 
 def _alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether two types are the same but for which parts may be null."""
+    """Whether two types differ at most in nullability."""
     if pt.is_list(one) and pt.is_list(other):
         return _alike(one.value_type, other.value_type)
     if pt.is_struct(one) and pt.is_struct(other):

@@ -1,7 +1,7 @@
-"""Imported delay files: written elsewhere, validated and taken in (storage/imports/importer.py). The reading side.
+"""Reads imported delay files: written elsewhere, validated and imported (storage/imports/importer.py).
 
-The file is imported by the command at `About.offset` of its shard. Row number i of it, counted from 0, is the message
-with the key `due_ms | offset | i`, and its id is made of the same. Rows for the store are made when they are read.
+The file is imported by the command at `About.offset` of its shard. Row number i, counted from 0, is the message with
+the key `due_ms | offset | i`, and its id has the same parts. Store rows are built on reading.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
 from duemq.storage.delay_files.sealed_file import DelayFile
 
 MAX_TOPICS: Final = 1_000
-"""With more topics, the messages of a file are not counted by topic here."""
+"""The messages of a file with more topics are not counted by topic."""
 
 _PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf
 _HEAD = [name for name in SCHEMA.names if name != "payload"]
@@ -91,14 +91,14 @@ def topics_of(path: Path) -> dict[str, int] | None:
 def _sound(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer brings any of them about
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer can raise any of them
         raise DamagedFile(f"delay file {path} is missing or damaged: {error}", str(path)) from error
 
 
 class ImportedFile:
-    """A file opened to be read, as a `DelayFile` is. All methods raise DamagedFile; they block.
+    """A file opened for reading, like a `DelayFile`. All methods raise DamagedFile; they block.
 
-    `about`: what the shard's table says of it. `ids`: issues the ids of its messages.
+    `about`: its entry in the shard's table. `ids`: issues the ids of its messages.
     """
 
     def __init__(self, path: Path, about: About, ids: IdCodec) -> None:
@@ -114,7 +114,7 @@ class ImportedFile:
             self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]:
-        """The rows of those keys that are in the file. A key says which row, so each row group is read once.
+        """The rows of those keys that are in the file. A key contains the row number, so each row group is read once.
 
         Without `payload` they end before it, and take a third of the time.
         """
@@ -142,7 +142,7 @@ class ImportedFile:
         return frozenset(present_keys)
 
     def _some_rows(self, group: int, keys_by_row: dict[int, bytes], payload: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and rows at these places of a row group, of those that are due when their key says."""
+        """Keys and rows at these places of a row group, if their due times match their keys."""
         table, first, about = self._read(group, payload=payload), self._starts[group], self.about
         with _sound(self.path):
             table = table.take(pa.array(keys_by_row))
@@ -176,7 +176,7 @@ class ImportedFile:
         return size
 
     def key_index(self) -> ImportedKeys:
-        """What the keys in the file are looked up by when it is closed again."""
+        """The index of the file's keys, usable after it is closed."""
         return ImportedKeys(self.path, self._offset, self._starts, key_columns_of(self._metadata, [0]))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
@@ -193,7 +193,7 @@ class ImportedFile:
                 yield keys[skip:], rows
 
     def whole(self) -> Iterator[Part]:
-        """All of it, after a check that the file is what was taken in."""
+        """All of it, after a check that the file is the imported one."""
         with _sound(self.path), self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != self.about.content:
@@ -206,7 +206,7 @@ class ImportedFile:
         self._file.close()
 
     def _group_after(self, key: bytes) -> int:
-        """The first row group that may hold something above a key."""
+        """The first row group that may contain messages above a key."""
 
         def last_due(group: int) -> int:
             last: int = self._metadata.row_group(group).column(0).statistics.max
@@ -215,7 +215,7 @@ class ImportedFile:
         return bisect_left(range(len(self._starts) - 1), due_of(key), key=last_due)
 
     def _read(self, group: int, *, payload: bool = True) -> pa.Table:
-        # Arrow's own threads make one group faster and its slowest readings ten times slower.
+        # Arrow's threads read one group faster, but make the slowest reads ten times slower.
         with _sound(self.path):
             if payload:
                 return self._file.read_row_group(group, columns=SCHEMA.names, use_threads=False)
@@ -245,7 +245,7 @@ def _rows(table: pa.Table, due_times: npt.NDArray[np.int64], ids: list[bytes]) -
 
 
 def _rich(table: pa.Table, due_times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which messages have more than a topic, a key and a payload, or a null one."""
+    """Which messages have more than a topic, a key and a payload, or a null payload."""
     rich: npt.NDArray[np.bool_] = (due_times < PLAIN_DUES.start) | (due_times >= PLAIN_DUES.stop)
     rich |= table["expires_ms"].is_valid().to_numpy() | table["payload"].is_null().to_numpy()
     for name in ("headers", "labels"):

@@ -1,4 +1,4 @@
-"""Which keys a delay file holds, without its rows: a few dozen bytes in memory for each row group, and no open file."""
+"""The keys of a delay file without its rows: a few dozen bytes of memory per row group, and no open file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duemq.model.messages.key import read_key
 from duemq.storage.delay_files.about import BadPage
 from duemq.storage.delay_files.key_pages import ColumnChunk, chunks_of
 
-_BYTES = 200  # of an index besides its row groups, about
+_BYTES = 200  # fixed size of an index, about
 _LAST_OFFSET = (1 << 64) - 1
 
 Places = Sequence[tuple[int, int]]
@@ -38,10 +38,10 @@ class _PlaceArray:
 
 
 class KeyColumns:
-    """Columns of whole numbers in row groups of a file. A group's columns stand one behind the other."""
+    """Columns of integers in row groups of a file. A group's columns are adjacent."""
 
     def __init__(self, metadata: pq.FileMetaData, columns: Sequence[int], numbers: Iterable[int]) -> None:
-        """Of the row groups with these numbers. Raises BadPage where they have another form than is read here."""
+        """Of the row groups with these numbers. Raises BadPage if their form is not supported here."""
         groups = chunks_of(metadata, columns, numbers)
         forms = {tuple((chunk.codec, chunk.format) for chunk in chunks) for chunks in groups}
         if len(forms) != 1 or any(
@@ -68,7 +68,7 @@ class KeyColumns:
 
 
 def key_columns_of(metadata: pq.FileMetaData, columns: Sequence[int]) -> KeyColumns | None:
-    """Columns in all row groups; None where they have another form than is read here."""
+    """Columns in all row groups; None if their form is not supported here."""
     try:
         return KeyColumns(metadata, columns, range(metadata.num_row_groups))
     except BadPage:
@@ -76,7 +76,7 @@ def key_columns_of(metadata: pq.FileMetaData, columns: Sequence[int]) -> KeyColu
 
 
 def read_group(path: Path, metadata: pq.FileMetaData, columns: Sequence[int], group: int) -> list[memoryview]:
-    """The columns of one row group. Raises BadPage where Arrow is to be asked, OSError."""
+    """The columns of one row group. Raises BadPage if only Arrow can read them, OSError."""
     key_columns = KeyColumns(metadata, columns, [group])
     with _open(path) as file:
         return key_columns.read(file, 0)
@@ -86,13 +86,13 @@ class FileKeys(ABC):
     """The keys of a delay file, by its row groups."""
 
     def __init__(self, path: Path, columns: KeyColumns | None) -> None:
-        """`columns`: None where they have another form than is read here."""
+        """`columns`: None if their form is not supported here."""
         self.path, self._columns = path, columns
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """In bytes, about."""
+        """Approximate bytes."""
 
     @abstractmethod
     def groups(self, key: bytes) -> range:
@@ -103,8 +103,8 @@ class FileKeys(ABC):
         """Whether a key is in the columns of a row group that may hold it."""
 
     def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
-        """The keys that are in the file, of those given for each row group that may hold them. Raises DamagedFile, and
-        BadPage where Arrow is to be asked."""
+        """The given keys that are in the file, by the row groups that may hold them. Raises DamagedFile, and BadPage if
+        only Arrow can read it."""
         if self._columns is None:
             raise BadPage("columns of another form")
         present_keys: set[bytes] = set()
@@ -119,7 +119,7 @@ class SealedKeys(FileKeys):
     """The keys of a sealed file."""
 
     def __init__(self, path: Path, firsts: Places, lasts: Places, columns: KeyColumns | None) -> None:
-        """For each row group: what no key is below, what none is above, and the columns of due times, offsets and
+        """For each row group: a lower and an upper bound of its keys, and the columns of due times, offsets and
         rows."""
         super().__init__(path, columns)
         self._count, self._firsts, self._lasts = len(firsts), _PlaceArray(firsts), _PlaceArray(lasts)
@@ -138,7 +138,7 @@ class SealedKeys(FileKeys):
 
 
 def place_of(columns: Sequence[Any], key: bytes) -> int | None:
-    """Where a key is in columns that are sorted by the first, then by the second and so on; None for nowhere."""
+    """The position of a key in lexicographically sorted columns; None if it is missing."""
     start, end = 0, len(columns[0])
     for column, value in zip(columns, read_key(key), strict=True):
         start = bisect_left(column, value, start, end)
@@ -159,11 +159,11 @@ def _open(path: Path) -> Iterator[int]:
 
 
 class ImportedKeys(FileKeys):
-    """The keys of an imported file: a key says which row it has, so only its due time is compared."""
+    """The keys of an imported file: a key contains its row number, so only its due time is compared."""
 
     def __init__(self, path: Path, offset: int, starts: Sequence[int], columns: KeyColumns | None) -> None:
-        """`starts`: the number of each row group's first row, and how many rows there are. `columns`: that of the due
-        times in each row group."""
+        """`starts`: the number of each row group's first row, then the number of rows. `columns`: the due times in each
+        row group."""
         super().__init__(path, columns)
         self._offset, self._starts = offset, array("q", starts)
 

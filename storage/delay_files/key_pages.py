@@ -1,8 +1,8 @@
-"""Reading columns of keys without Arrow: a cancel asks for one key in a row group of thousands, at random.
+"""Reads columns of keys without Arrow, because a cancel looks up one random key in a row group of thousands.
 
-Arrow takes 0.2 ms to read the keys of a row group, this 0.03 ms. It knows the one form that duemq writes: columns of
-integers that are never null, PLAIN, with lz4, zstd or neither, one data page of version 1 in a row group. What has
-another form is for Arrow to read.
+Arrow takes 0.2 ms to read the keys of a row group, this 0.03 ms. It supports only the form that duemq writes: columns
+of integers that are never null, PLAIN, with lz4, zstd or neither, one data page of version 1 per row group. Arrow reads
+all other forms.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Format = Literal["i", "q"]
 _FORMATS: dict[str, Format] = {"INT32": "i", "INT64": "q"}
 _BYTES = {"i": 4, "q": 8}
 _CODECS = {"LZ4": pa.Codec("lz4_raw"), "ZSTD": pa.Codec("zstd"), "UNCOMPRESSED": None}
-_SMALL = 100  # bytes of a column that has the same number all over, as rows have that came as commands
+_SMALL = 100  # bytes of a column with one constant number, as for rows that came as commands
 
-# How the header of a page begins, in Thrift's compact protocol: type (0, a data page of version 1), its size, its size
-# in the file, checksum, and of the header of a data page the number of values and the encoding (0, PLAIN).
+# The start of a page header, in Thrift's compact protocol: type (0, a data page of version 1), its size, its size in
+# the file, checksum, and of the data page header the number of values and the encoding (0, PLAIN).
 _NUMBER = rb"([\x80-\xff]*[\x00-\x7f])"
 _HEADER = re.compile(rb"\x15\x00\x15" + rb"\x15".join([_NUMBER] * 3) + rb"\x1c\x15" + _NUMBER + rb"\x15\x00", re.DOTALL)
 
 
 class ColumnChunk(NamedTuple):
-    """The part of a column that is in one row group. `start`, `size`: in the file, in bytes."""
+    """A column's part in one row group. `start`, `size`: in the file, in bytes."""
 
     start: int
     size: int
@@ -51,12 +51,12 @@ def _values(rows: int, codec: pa.Codec | None, format_: Format, raw: bytes) -> m
     if header is None:
         raise BadPage("a page that is not a plain data page with a checksum")
     _, stored_size, checksum, count = header.groups()
-    # It is the only page, so that it ends where the column does: where not, its checksum is wrong.
+    # It is the only page, so it ends with the column; otherwise its checksum is wrong.
     page = raw[len(raw) - _number(stored_size) :]
     if zlib.crc32(page) != _number(checksum) & 0xFFFF_FFFF or _number(count) != rows:
         raise BadPage("a damaged page, or one of several")
     try:
-        # Into memory of Python's: a small column is kept, and may outlive a memory pool of Arrow's.
+        # Copy it into Python's memory: a small column is kept, and may outlive Arrow's memory pool.
         values = page if codec is None else codec.decompress(page, rows * _BYTES[format_], asbytes=True)
     except (OSError, pa.ArrowException) as error:
         raise BadPage(f"a page cannot be read: {error}") from error
@@ -79,7 +79,7 @@ def _number(raw: bytes) -> int:
 
 
 def chunks_of(metadata: pq.FileMetaData, columns: Sequence[int], groups: Iterable[int]) -> list[list[ColumnChunk]]:
-    """Where columns stand, for each of the row groups. Raises BadPage where one has another form than this reads."""
+    """The positions of columns, for each row group. Raises BadPage if one has an unsupported form."""
     schemas = [metadata.schema.column(column) for column in columns]
     if any(schema.max_definition_level or schema.max_repetition_level for schema in schemas):
         raise BadPage("columns that may have nulls")

@@ -1,4 +1,4 @@
-"""Reading delay files while the shard goes on: from its event loop, or better from threads."""
+"""Reads delay files while the shard runs: from its event loop, or better from threads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MAX_INDEXES, _INDEX_BYTES = 1 << 16, 16 << 20  # of 200 million messages in 3,0
 _LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
 _LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
 _KEYS_BYTES = 128 << 10  # what the keys of one count, so that a cycle reads those of 256: about 10 ms
-_OPENING_BYTES = 256 << 10  # and a file that is opened for them
+_OPENING_BYTES = 256 << 10  # plus this for a file that is opened for them
 
 
 class KeyIndex(Protocol):
-    """What keys are looked up by without the file being kept open. See `SealedKeys`."""
+    """Looks up keys without keeping the file open. See `SealedKeys`."""
 
     @property
     def size(self) -> int: ...
@@ -33,7 +33,7 @@ class KeyIndex(Protocol):
 
 
 class OpenFile(Protocol):
-    """What is read of a file of any kind. See `DelayFile`."""
+    """An open file of any kind. See `DelayFile`."""
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]: ...
     def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]: ...
@@ -46,7 +46,7 @@ class OpenFile(Protocol):
 
 
 class CatalogEntry(Protocol):
-    """A file in the table; equal to another one only if that has the same content."""
+    """A file in the table; equal only to one with the same content."""
 
     def __hash__(self) -> int: ...
     def open(self, folder: Path, ids: IdCodec | None) -> OpenFile: ...
@@ -61,7 +61,7 @@ V = TypeVar("V")
 
 
 class _Latest(Generic[V]):
-    """What was used last of some files: at most so many values, and bytes together; but one at least."""
+    """The most recently used values of some files, bounded by count and total bytes, but at least one."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -94,7 +94,7 @@ class _Latest(Generic[V]):
 
 
 class _CachedPart(NamedTuple):
-    """A part of a file, and above which key it was read. Without keys: the file has none there."""
+    """A part of a file, and the key above which it was read. Without keys: the file has none there."""
 
     after: bytes
     keys: Sequence[bytes]
@@ -102,10 +102,10 @@ class _CachedPart(NamedTuple):
 
 
 class DelayFileReader:
-    """Some of a shard's files open, and the parts read last. All methods block and may be called from any thread.
+    """Keeps some of a shard's files open, and the last parts read. All methods block and may be called from any thread.
 
-    They raise DamagedFile, also for a file that has left the table meanwhile: ask `DelayFileCatalog.version` then.
-    Files that nobody reads any more close themselves.
+    They raise DamagedFile, also for a file that has left the table: check `DelayFileCatalog.version` then. Files
+    without readers are closed automatically.
     """
 
     def __init__(self, folder: Path, ids: IdCodec | None = None) -> None:
@@ -120,8 +120,8 @@ class DelayFileReader:
     def rows(
         self, keys_by_file: Iterable[tuple[CatalogEntry, Sequence[bytes]]], *, payload: bool = True
     ) -> dict[bytes, bytes]:
-        """Of the keys given for each file those that are in it, dropped or not, with their rows. Without `payload` they
-        end before it, which takes a third of the time."""
+        """The given keys that are in their file, dropped or not, with their rows. Without `payload`, rows end before
+        it, which takes a third of the time."""
         rows: dict[bytes, bytes] = {}
         for file, keys in keys_by_file:
             content, lock = self._open_file(file)
@@ -132,8 +132,8 @@ class DelayFileReader:
     def rows_in_order(
         self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int, *, payload: bool = True
     ) -> tuple[dict[bytes, bytes], int, int]:
-        """As `rows`, for the first of these keys, each with the files that may hold it, for which row groups of at most
-        so many bytes have to be read, but one key at least; with how many keys that were, and how many bytes."""
+        """`rows` for the first of these keys, each with the files that may hold it: as many keys as need at most
+        `most` bytes of row groups, but at least one. Also returns the number of keys and bytes."""
         groups: set[tuple[CatalogEntry, int]] = set()
         by_file: dict[CatalogEntry, list[bytes]] = {}
         least = _LEAST_BYTES if payload else _LEAST_HEAD_BYTES
@@ -157,9 +157,9 @@ class DelayFileReader:
     def found_in_order(
         self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int
     ) -> tuple[set[bytes], int, int]:
-        """Which of the first of these keys, each with the files that may hold it, are there, dropped or not: of as many
-        as cost at most so many bytes, but one key at least; with how many keys that were, and what they cost."""
-        # By the files' identities, for the hash of one takes longer than the search in its index.
+        """Which of the first of these keys, each with the files that may hold it, exist, dropped or not: as many keys
+        as cost at most `most` bytes, but at least one. Also returns the number of keys and their cost."""
+        # By identity, because hashing a file takes longer than the search in its index.
         lookups: dict[int, tuple[CatalogEntry, KeyIndex, dict[int, list[bytes]]]] = {}
         count = size = 0
         for key, files in files_by_key:
@@ -191,7 +191,7 @@ class DelayFileReader:
         return present_keys, count, size
 
     def has_part(self, file: CatalogEntry, after: bytes) -> bool:
-        """Whether `part` would not have to read."""
+        """Whether `part` is in memory."""
         with self._lock:
             return self._cached_part(file, after) is not None
 
@@ -242,7 +242,7 @@ class DelayFileReader:
             return open_file or new_file
 
     def forget(self, files: Iterable[CatalogEntry]) -> None:
-        """Files that leave the table."""
+        """Drop files that leave the table."""
         with self._lock:
             for file in files:
                 self._open.pop(file)

@@ -4,14 +4,14 @@
     topic string, key binary, payload binary  what any Parquet tool can read of the far future
     head binary                               the store's row up to its payload (model/messages/row.py)
 
-A null payload is an empty one in its column, for older versions join both columns, and `head` says that it is null.
+A null payload is empty in its column, because older versions join both columns; `head` marks it as null.
 
-zstd (lz4 for the key), a checksum per page, and small row groups with statistics, so that one row is found by reading
-one of them: at most 1,024 rows, and 4 MiB unless one message alone has more. Older files have 4,096 rows in a group,
-some whatever these weigh. Columns of the key have a form that `key_pages.py` reads.
-The file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
+zstd (lz4 for the key), a checksum per page, and small row groups with statistics, so that finding a row means reading
+one group: at most 1,024 rows, and 4 MiB unless one message is larger. Older files have 4,096 rows in a group, some of
+any size. The columns of the key have the form that `key_pages.py` reads.
+The file's metadata has its format version, shard, window, rows, first and last key, and a checksum of the content.
 
-Raising `FORMAT` (about.py): a file lives for as long as its farthest message; keep the reader of the old one.
+To raise `FORMAT` (about.py), keep the reader of the old one: a file lives as long as its farthest message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from duemq.storage.delay_files.key_index import SealedKeys, key_columns_of, plac
 from duemq.storage.fsync import sync_folder
 
 ROWS_PER_GROUP = 1_024
-GROUP_BYTES = 4 << 20  # a look-up reads one row group whole
+GROUP_BYTES = 4 << 20  # a lookup reads one whole row group
 _LAST_OFFSET = 1 << 64
 
 _SCHEMA = pa.schema([
@@ -54,7 +54,7 @@ _SCHEMA = pa.schema([
     pa.field("head", pa.binary(), nullable=False),
 ])  # fmt: skip
 _OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
-# A look-up reads keys alone: with lz4 in a third of the time, for 5 bytes more a message.
+# A lookup reads only keys: lz4 takes a third of the time, for 5 bytes more per message.
 _COMPRESSION = {name: "lz4" if name in _OF_KEY else "zstd" for name in _SCHEMA.names}
 _LEVELS = {name: 1 for name, codec in _COMPRESSION.items() if codec == "zstd"}
 _KEY_COLUMNS = [_SCHEMA.get_field_index(name) for name in _OF_KEY]
@@ -63,7 +63,7 @@ _ABOUT = b"duemq"
 
 
 def parts_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:
-    """Keys and rows in parts, each of which is to be a row group."""
+    """Keys and rows in parts, one per row group."""
     keys: list[bytes] = []
     values: list[bytes] = []
     size = 0
@@ -81,7 +81,7 @@ def parts_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:
 def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
     """Write a file, sync it, and give it its name last; each part (see `parts_of`) becomes a row group.
 
-    Blocks; meant for a process of its own. Memory holds one part at a time.
+    Blocks; meant for a child process. Memory holds one part at a time.
 
     Raises CorruptStore for keys that are out of order or of another window, DiskFull and StoreFailed.
     """
@@ -91,7 +91,7 @@ def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
             temporary, _SCHEMA, compression=_COMPRESSION, compression_level=_LEVELS, use_dictionary=["topic"],
-            # Those of heads and payloads would make footers of tens of megabytes.
+            # Statistics of heads and payloads would make footers of tens of megabytes.
             write_page_checksum=True, write_statistics=["due_ms", "offset"],
         ) as file:  # fmt: skip
             for keys, values in parts:
@@ -135,10 +135,10 @@ def _table(keys: Sequence[bytes], rows: Sequence[bytes]) -> pa.Table:
 
 
 def _bounds(metadata: pq.FileMetaData) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Two bounds per row group: a due time and an offset that no key is below, and ones that none is above.
+    """Lower and upper bounds per row group, each a due time and an offset.
 
-    Statistics speak of each column by itself: of offsets they say something where all of a group is due in the same ms.
-    Then they keep a look-up among many messages of one ms from reading all of these.
+    Statistics are per column: those of offsets are useful only if a whole group is due in the same ms. Then a lookup
+    among many messages of one ms need not read all of them.
     """
     firsts: list[tuple[int, int]] = []
     lasts: list[tuple[int, int]] = []
@@ -149,12 +149,12 @@ def _bounds(metadata: pq.FileMetaData) -> tuple[list[tuple[int, int]], list[tupl
         same = start == end and offset is not None
         firsts.append((start, offset.min if same else 0))
         lasts.append((end, offset.max if same else _LAST_OFFSET))
-    # The file is sorted: what is below all of one group is below all of the later ones.
+    # The file is sorted: a lower bound of one group is a lower bound of all later ones.
     return list(accumulate(firsts, max)), list(accumulate(reversed(lasts), min))[::-1]
 
 
 class DelayFile:
-    """A file opened to be read. All methods raise DamagedFile for one that is missing or damaged; they block."""
+    """A file opened for reading. All methods raise DamagedFile if it is missing or damaged; they block."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -181,7 +181,7 @@ class DelayFile:
             raise DamagedFile(f"delay file {self.path} is missing or damaged: {error}", str(self.path)) from error
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]:
-        """The rows of those keys that are in the file. Reads each row group once that may hold one.
+        """The rows of those keys that are in the file. Reads each candidate row group once.
 
         Without `payload` they end before it, and take a third of the time.
         """
@@ -207,7 +207,7 @@ class DelayFile:
         return frozenset(key for group, some in sorted(keys_by_group.items()) for key in self._places(group, some))
 
     def _places(self, group: int, keys: list[bytes]) -> dict[bytes, int]:
-        """Where those of the keys are in a row group that are in it."""
+        """The positions of those keys that are in a row group."""
         columns = self._key_columns(group)
         places = ((key, place_of(columns, key)) for key in keys)
         return {key: place for key, place in places if place is not None}
@@ -237,7 +237,7 @@ class DelayFile:
         return size
 
     def key_index(self) -> SealedKeys:
-        """What the keys in the file are looked up by when it is closed again."""
+        """The index of the file's keys, usable after it is closed."""
         return SealedKeys(self.path, self._firsts, self._lasts, key_columns_of(self._metadata, _KEY_COLUMNS))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
@@ -252,7 +252,7 @@ class DelayFile:
                 yield keys, rows
 
     def whole(self) -> Iterator[Part]:
-        """All of it; ends with an error where that is not what the file says of itself."""
+        """All of it; raises at the end if the content does not match its metadata."""
         digest, last = blake2b(digest_size=16), b""
         for keys, rows in self.parts():
             with self._sound():
@@ -262,11 +262,11 @@ class DelayFile:
             yield keys, rows
         if digest.hexdigest() != self.about.content:
             raise DamagedFile(
-                f"delay file {self.path} does not hold what it says: its content's checksum is wrong", str(self.path)
+                f"delay file {self.path} does not match its metadata: its content's checksum is wrong", str(self.path)
             )
 
     def dues_of(self, offset: int, rows: range) -> npt.NDArray[np.int64]:
-        """The due times (ms) of those of the rows that the command at `offset` imported and the file has, by row."""
+        """The due times (ms) of those rows of the import command at `offset` that the file has, by row."""
         parts = [np.empty(0, np.int64)]
         for group in range(len(self._firsts)):
             statistics = self._metadata.row_group(group).column(1).statistics
@@ -282,7 +282,7 @@ class DelayFile:
     def _key_array(self, group: int) -> npt.NDArray[np.void]:
         """The keys of a row group as an array of `KEY_DTYPE`."""
         with self._sound():
-            # Arrow's own threads make one group faster and its slowest readings ten times slower.
+            # Arrow's threads read one group faster, but make the slowest reads ten times slower.
             table = self._file.read_row_group(group, columns=_OF_KEY, use_threads=False)
         keys = np.empty(table.num_rows, KEY_DTYPE)
         for name, column in zip(KEY_DTYPE.names or (), _OF_KEY, strict=True):

@@ -1,10 +1,10 @@
-"""Taking files in, in a process of its own.
+"""Imports files in a child process.
 
     python -m duemq.storage.imports.import_process
 
 The job is an `ImportJob` as a line of JSON on standard input, its answers are lines on standard output: see
-`storage/jobs/jobs.py`. An object of a store is copied beside the target first. A parent that hears nothing for long
-knows that a disk or a mount hangs.
+`storage/jobs/jobs.py`. An object of a store is first copied next to the target. A long silence tells the parent that a
+disk or a mount hangs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Answer = ImportAnswer | InspectAnswer
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where files may be taken from."""
+    """The places that files may be imported from."""
 
     folders: list[Path]
     prefixes: Sequence[str]
@@ -55,12 +55,12 @@ class _Places:
 
 
 def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint = no_failpoint) -> None:
-    """Do a job, and tell of each file."""
+    """Do a job, and report each file."""
     limits, progress = job.limits, Progress(tell)
     places = _Places([Path(folder) for folder in job.folders], job.prefixes, job.store)
     if job.inspect is not None:
         tell(_inspect(job.inspect, limits, places, progress))
-    away: dict[str, str] = {}  # buckets that were, and why: to ask for each of thousands of files would take hours
+    away: dict[str, str] = {}  # unreachable buckets, and why: trying each of thousands of files would take hours
     for file in job.files:
         bucket = bucket_of(file.source)
         if bucket in away and not Path(file.target).exists():
@@ -96,7 +96,7 @@ def _answer(
 ) -> TakenIn | NotTakenIn:
     target = Path(file.target)
     try:
-        # A crash may have come between the taking in and the flush of the store that would have known of it.
+        # A crash may have come between the import and the flush of the store that would have recorded it.
         file_intake = earlier_intake(target, file.window, file.sha256, limits, progress.rows, progress.alive)
         if file_intake is None:
             file_intake = _take_in(file, target, limits, places, progress, failpoint)
@@ -111,7 +111,7 @@ def _answer(
     except Unavailable as error:
         return NotTakenIn(cut(str(error)))
     except Exception as error:
-        # Of one file, whatever it is: the others go on.
+        # Any error of one file: the others continue.
         trace = traceback.format_exc()[-_TRACE_CHARACTERS:]
         return NotTakenIn(cut(f"{type(error).__name__}: {error}"), trace=trace)
 
@@ -136,11 +136,11 @@ def _take_in(
         translate_errors(into),
         fetch_object(source, into, places.store, places.prefixes, size=size, alive=progress.alive) as copy,
     ):
-        return take(copy, link=True, name=name_of(source))  # nobody else has the copy
+        return take(copy, link=True, name=name_of(source))  # the copy is private
 
 
 def _mismatch(file: ImportFile, file_intake: Intake) -> str | None:
-    """How a file differs from what its command says of it; a file that was exchanged meanwhile is not imported."""
+    """How a file differs from its command; a file that was replaced is not imported."""
     for name in ("sha256", "size", "rows"):
         if (actual := getattr(file_intake, name)) != (expected := getattr(file, name)):
             return f"{file.source} has {name} {actual}, its command says {expected}"

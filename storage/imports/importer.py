@@ -1,8 +1,8 @@
-"""Import delay files that others wrote: validated to the last row, kept in one form
+"""Imports delay files from other writers: validates every row, and keeps them in one form
 (storage/delay_files/columns.py).
 
-Everything here blocks, for a second or two per million messages; meant for a process or a thread of its own. Memory
-holds some thousand rows at a time, whatever the file's row groups are.
+Everything here blocks, for a second or two per million messages; run it in a separate process or thread. Memory holds
+some thousand rows at a time, whatever the size of the file's row groups.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What is in a file. `window`, `first_due`, `last_due` in ms; `size` (bytes) and `sha256` are the source's.
+    """The result of reading a file. `window`, `first_due`, `last_due` in ms; `size` (bytes) and `sha256` are the
+    source's.
 
-    `content`: SHA-256 of the file that was made of it, which readers check; empty where none was made.
+    `content`: SHA-256 of the resulting file, which readers check; empty if none was made.
     """
 
     window: int
@@ -58,7 +59,7 @@ class Intake:
     content: str = ""
 
     def about(self, shard: int, offset: int) -> About:
-        """What the table of a shard says of it that imported it with the command at `offset`."""
+        """Its entry in the table of a shard that imported it with the command at `offset`."""
         first, last = make_key(self.first_due, offset, 0), make_key(self.last_due, offset, self.rows - 1)
         return About(shard, self.window, self.rows, first.hex(), last.hex(), self.content, offset=offset)
 
@@ -73,7 +74,7 @@ def _still() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a command has to say of a file (see `ImportCommand`)."""
+    """The fields of a file that its command needs (see `ImportCommand`)."""
 
     sha256: str
     size: int
@@ -82,7 +83,7 @@ class Glance:
 
 
 def glance(path: Path) -> Glance:
-    """What is in a file by its first row and its footer: whether it is right is not looked at. Raises BadDelayFile."""
+    """The fields from a file's first row and footer. The rows are not validated. Raises BadDelayFile."""
     with SourceFile.open(path) as source, _reading(source):
         with pq.ParquetFile(source.path) as file:
             check_schema(file.schema_arrow)
@@ -102,7 +103,7 @@ def inspect(
     folders: Sequence[Path] | None = None,
     name: str | None = None,
 ) -> Intake:
-    """Validate a file of whatever window its first row is in. Arguments and errors: see `take_in`."""
+    """Validate a file of the window of its first row. Arguments and errors: see `take_in`."""
     with SourceFile.open(path, folders, name) as source, _reading(source):
         before = source.state()
         sha256 = source.sha256(alive)
@@ -126,12 +127,11 @@ def take_in(
     alive: Callable[[], None] = _still,
     failpoint: Failpoint = no_failpoint,
 ) -> Intake:
-    """Validate a file of this window, write it anew, sync it, and give it its name last.
+    """Validate a file of this window, rewrite it, sync it, and give it its name last.
 
-    `size`: how many bytes it must have, which costs less to see than its content. `folders`: where it must lie, None
-    for anywhere. `name`: what errors call it. `link`: where the source has the right form already, give it a second
-    name in place of writing; nobody may change it then. `progress` is called with the rows done so far, `alive` after
-    each part that a checksum took.
+    `size`: its expected bytes, which is cheaper to check than its content. `folders`: where it must be, None for
+    anywhere. `name`: for errors. `link`: if the source already has the right form, link it instead of writing a copy;
+    then it must never change. `progress` is called with the rows done so far, `alive` after each part of a checksum.
 
     Raises BadDelayFile; DiskFull and StoreFailed. After an error there is no target.
     """
@@ -166,7 +166,7 @@ def _take_in(
     progress: Callable[[int], None],
     alive: Callable[[], None],
 ) -> Intake:
-    """The same rows in a new file, or the same file under a new name; what is in it."""
+    """Write the same rows into a new file, or link the file; returns its `Intake`."""
     rules = rules_of_file()
     with _reading(source):
         before = source.state()
@@ -187,7 +187,8 @@ def _take_in(
 
 @contextmanager
 def _reading(source: SourceFile) -> Iterator[None]:
-    """Errors that speak of the source. Those of Arrow have no error number, and a damaged footer brings any about."""
+    """Turns errors into ones about the source. Arrow's have no error number, and a damaged footer can raise any of
+    them."""
     try:
         with readable(source.name):
             yield
@@ -224,7 +225,7 @@ def _link(source: SourceFile, temporary: Path) -> bool:
 
 
 def _valid(source: SourceFile, rules: ImportRules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
-    """All rows of a file, normalised and found right."""
+    """All rows of a file, normalised and validated."""
     with pq.ParquetFile(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         check_schema(file.schema_arrow)
         metadata = file.metadata
@@ -244,11 +245,11 @@ def _valid(source: SourceFile, rules: ImportRules, progress: Callable[[int], Non
                 yield normal
                 progress(rules.rows)
     if rules.rows != count:
-        raise BadDelayFile(f"{source.name} has {rules.rows} rows, and says that it has {count}")
+        raise BadDelayFile(f"{source.name} has {rules.rows} rows, but its footer says {count}")
 
 
 def _is_small(source: SourceFile, rules: ImportRules, progress: Callable[[int], None]) -> bool:
-    """Whether no row group is large once each message has its own copy of what they share. All rows are validated."""
+    """Whether all row groups stay small if each message gets its own copy of shared payloads. Validates all rows."""
     with pq.ParquetFile(source.path) as file:
         ends = np.cumsum([group.num_rows for group in _groups(file.metadata)])
     sizes, row = np.zeros(len(ends)), 0
@@ -264,7 +265,7 @@ def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
 
 
 def _is_repeated(file: pq.ParquetFile) -> bool:
-    """Whether the file holds few large payloads many times: what is read of it is far larger than it says."""
+    """Whether the file repeats a few large payloads: its rows in memory are far larger than stated."""
     metadata = file.metadata
     leaf = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "payload")
     for number, group in list(enumerate(_groups(metadata)))[:_PROBED_GROUPS]:
@@ -290,7 +291,7 @@ def _rows_of(row_bytes: int) -> int:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts that are not too large when each row has its own copy of its payload."""
+    """The batch in parts that are not too large if each row has its own copy of its payload."""
     payload, rows = batch["payload"], batch.num_rows
     if _is_dictionary(payload) and len(payload.dictionary):
         rows = _rows_of(pc.max(pc.binary_length(payload.dictionary)).as_py() or 0)
@@ -306,8 +307,8 @@ def earlier_intake(
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
 ) -> Intake | None:
-    """What a file holds that was taken in before, of a source with this checksum; None where there is no such file, or
-    it is damaged. It is read from end to end."""
+    """The `Intake` of a file imported before from a source with this checksum; None if there is none, or it is damaged.
+    Reads the whole file."""
     try:
         with SourceFile.open(target) as file:
             with pq.ParquetFile(file.path) as content_of:
@@ -346,7 +347,7 @@ def _write(
                 break
             waiting.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows >= ROWS_PER_GROUP or size >= GROUP_BYTES:  # batches are small where the source's row groups are
+            if rows >= ROWS_PER_GROUP or size >= GROUP_BYTES:  # batches are small if the source's row groups are
                 rest = _write_groups(file, _join(rest, waiting))
                 waiting, rows, size = [], rest.num_rows, rest.nbytes
         _write_groups(file, _join(rest, waiting), last=True)
@@ -359,7 +360,7 @@ def _join(rest: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def _write_groups(file: pq.ParquetWriter, table: pa.Table, *, last: bool = False) -> pa.Table:
-    """Write full row groups; what is left for the next. `last`: nothing is."""
+    """Write full row groups; returns the rest for the next one. `last`: writes the rest, too."""
     while table.num_rows:
         rows = max(1, min(ROWS_PER_GROUP, GROUP_BYTES * table.num_rows // table.nbytes))
         if table.num_rows < rows and not last:

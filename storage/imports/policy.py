@@ -1,4 +1,4 @@
-"""Which files of messages may be imported, and how long and how often one is looked for."""
+"""Which files may be imported, and how long a master looks for a missing one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from duemq.storage.object_store import ObjectStore, is_object
 
 @dataclass(frozen=True, slots=True)
 class ImportPolicy:
-    """`folders`, `prefixes`: where files may be taken from, as paths and as URIs in `store`. `limits`: of the messages.
+    """`folders`, `prefixes`: where files may be, as paths and as URIs in `store`. `limits`: of the messages.
 
-    `lead_ms`: how far ahead of now the window of a file must begin. `patience_ms`: how long a master looks for a file
-    that is not there. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a
-    file before it is imported.
+    `lead_ms`: how far ahead of now the window of a file must begin. `patience_ms`: how long a master looks for a
+    missing file. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a file
+    before it is imported.
     """
 
     folders: tuple[Path, ...] = ()
@@ -32,7 +32,7 @@ class ImportPolicy:
     store: ObjectStore = field(default_factory=ObjectStore)
 
     def job(self, files: Sequence[ImportFile] = (), inspect: str | None = None) -> ImportJob:
-        """A job for the process that takes files in (storage/imports/import_process.py)."""
+        """A job for the process that imports files (storage/imports/import_process.py)."""
         return ImportJob(
             limits=self.limits, folders=list(map(str, self.folders)), prefixes=self.prefixes, store=self.store,
             files=files, inspect=inspect,
@@ -40,24 +40,24 @@ class ImportPolicy:
 
     @property
     def enabled(self) -> bool:
-        """Whether there is a place that files may be taken from."""
+        """Whether there is a place that files may be imported from."""
         return bool(self.folders or self.prefixes)
 
     @property
     def too_near(self) -> str:
-        """Why a file is refused whose window begins too soon."""
+        """Why a file whose window begins too soon is refused."""
         return f"its window begins in less than {self.lead_ms // 1000} s: send its messages one by one"
 
     @property
     def too_far(self) -> str:
-        """Why a file is refused whose window begins too late."""
+        """Why a file whose window begins too late is refused."""
         return "its messages are due later than limits.max_delay allows"
 
     def refuse_folder(self, path: str) -> str | None:
-        """Why no file may be taken from there, in a sentence; None where it may. Links are followed. Blocks."""
+        """Why files may not be imported from there, in a sentence; None if they may. Follows links. Blocks."""
         if is_object(path):
             return object_store.outside(path, self.prefixes)
         try:
             return outside(Path(path), Path(path).resolve(), self.folders)
-        except (OSError, RuntimeError) as error:  # links that lead in a circle
-            return f"its folder cannot be looked at: {error}"[:300]
+        except (OSError, RuntimeError) as error:  # circular links
+            return f"its folder cannot be examined: {error}"[:300]

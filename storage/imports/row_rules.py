@@ -1,6 +1,6 @@
-"""Rules for a message in an imported file: the same as for one that comes by HTTP (proxy/request/ingress.py).
+"""Rules for a message in an imported file: the same as over HTTP (proxy/request/ingress.py).
 
-Whole batches are checked at once; Python looks at single rows only to say what is wrong with one.
+Whole batches are checked at once; Python handles single rows only to describe a wrong one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ImportRules:
                 self._known_topics.add(topic)
 
     def _topic(self, topic: bytes) -> str | None:
-        """What is wrong with a topic."""
+        """The fault of a topic."""
         text = topic.decode(errors="replace")
         if not is_topic(topic):
             return (
@@ -182,7 +182,7 @@ def _mask(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _first(mask: npt.NDArray[np.bool_]) -> int | None:
-    """Where the first true one is."""
+    """The index of the first true value."""
     at = int(mask.argmax()) if len(mask) else 0
     return at if len(mask) and mask[at] else None
 
@@ -193,7 +193,7 @@ def _null(name: str, column: pa.Array) -> RowProblem | None:
 
 
 def _sound(texts: pa.Array) -> tuple[pa.Array, int | None]:
-    """The texts up to the first that is not UTF-8, which no writer of Parquet is kept from, and where that is."""
+    """The texts before the first invalid UTF-8 (which Parquet writers may produce), and its index."""
     raw = texts.cast(pa.binary())
     try:
         return raw.cast(pa.string()), None

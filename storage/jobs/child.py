@@ -1,7 +1,7 @@
-"""A process that works for another one, and ends with it.
+"""A child process that ends with its parent.
 
-The job is one line of JSON on standard input. That stays open as long as the parent lives: however it ends, its end
-closes the pipe. A child that outlived a killed server would write files under names that the next one uses.
+The job is one line of JSON on standard input. That stays open as long as the parent lives: however it ends, the pipe
+closes. A child that outlived a killed server would write files under names that the next server uses.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ ORPHANED = 9  # the exit code of a child whose parent has ended
 
 
 class Progress:
-    """Tells about once a second how many rows are done, so that the parent sees that something goes on."""
+    """Reports the rows done about once a second, so that the parent sees progress."""
 
     def __init__(self, tell: Callable[[Reading], None]) -> None:
         self._tell, self._last_report_s, self._rows = tell, time.monotonic(), 0
 
     def rows(self, rows: int) -> None:
-        """Set how many rows are done."""
+        """Set the number of rows done."""
         self._rows = rows
         self.alive()
 
     def more(self, rows: int) -> None:
-        """Add rows to those that are done."""
+        """Add to the number of rows done."""
         self.rows(self._rows + rows)
 
     def alive(self) -> None:
@@ -52,7 +52,7 @@ def job_of_parent() -> Any:
 
 
 def _end_with_parent() -> None:
-    # Not by sys.stdin: its lock would be held when the interpreter ends.
+    # Not through sys.stdin: its lock would be held when the interpreter ends.
     while os.read(0, 1):
         pass
     os._exit(ORPHANED)

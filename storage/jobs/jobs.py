@@ -1,7 +1,7 @@
-"""What passes between a server and the processes that work for it: jobs and answers. Both ends use this file.
+"""Messages between a server and its child processes: jobs and answers. Both ends use this file.
 
-A job is one line of JSON on the child's standard input, each answer one on its standard output. The names of fields are
-those of the dataclasses: a server that was upgraded under its feet starts children of the new version.
+A job is one line of JSON on the child's standard input, each answer one on its standard output. The fields are those of
+the dataclasses: a running server whose installation is upgraded starts children of the new version.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FAILED, DAMAGED, CORRUPT = 2, 3, 4  # exit codes of a child; 1 is what Python ends with on its own
+FAILED, DAMAGED, CORRUPT = 2, 3, 4  # exit codes of a child; Python itself uses 1
 
 
 class BadJob(ValueError):
-    """A line that is no job or answer: the message names the kind and the field."""
+    """A line that is neither a job nor an answer: the message names the kind and the field."""
 
 
 def encode(message: object) -> bytes:
-    """One line of JSON, without its end."""
+    """One line of JSON, without its line break."""
     return orjson.dumps(message)
 
 
@@ -40,16 +40,16 @@ def decode(kind: type[T], document: Any) -> T:
         raise BadJob(f"{kind.__name__}: not an object")
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses only
     if unknown := document.keys() - names:
-        raise BadJob(f"{kind.__name__}: {min(unknown)} is no field of it")
+        raise BadJob(f"{kind.__name__}: it has no field {min(unknown)}")
     try:
         return kind(**document)
-    except TypeError as error:  # it names the fields that are missing
+    except TypeError as error:  # it names the missing fields
         raise BadJob(f"{kind.__name__}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What a child says on standard error, as a line of JSON, where a delay file is damaged: see DamagedFile."""
+    """A child's line of JSON on standard error if a delay file is damaged: see DamagedFile."""
 
     message: str
     path: str
@@ -72,13 +72,13 @@ class JobFile:
 
 
 def job_file(folder: Path, file: CatalogFile) -> JobFile:
-    """A file of a job, in the table of the shard with this folder."""
+    """A file of a job, from the table of the shard with this folder."""
     return JobFile(str(folder / file.name), file.about)
 
 
 @dataclass(frozen=True, slots=True)
 class SealJob:
-    """Write the rows that a checkpoint has of each window (start in ms, path of its file). Answer: `About` or null."""
+    """Write a checkpoint's rows of each window (start in ms, path of its file). Answer: `About` or null."""
 
     checkpoint: str
     shard: int
@@ -89,7 +89,7 @@ class SealJob:
 
 @dataclass(frozen=True, slots=True)
 class LoadJob:
-    """Write what files hold, without the keys in `dropped`, into an SST. Answer: how many rows it has.
+    """Write the files' rows, without the keys in `dropped`, into an SST. Answer: its number of rows.
 
     `secret`: in hex, of the ids of imported messages.
     """
@@ -104,7 +104,7 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
-    """Write what is left of each window's files into a new one. Answer: `About`, or null where nothing is left."""
+    """Write the remaining rows of each window's files into a new file. Answer: `About`, or null if none are left."""
 
     shard: int
     secret: str
@@ -115,8 +115,7 @@ class RewriteJob:
 
 
 TieringJob = SealJob | LoadJob | RewriteJob
-"""With `tells`, which an older server does not know, there is a `Reading` between the answers about once a second as
-long as rows are read."""
+"""With `tells`, which an older server does not know, a `Reading` follows about once a second while rows are read."""
 
 
 def tiering_job(document: Any) -> TieringJob:
@@ -145,7 +144,7 @@ def abouts_of(answers: Iterable[Any]) -> list[About | None]:
 
 @dataclass(frozen=True, slots=True)
 class ImportFile:
-    """A file to take in: what its command says of it, and where to put it. `source`: a path, or an object's URI."""
+    """A file to import: the fields of its command, and its target. `source`: a path, or an object's URI."""
 
     source: str
     target: str
@@ -160,10 +159,10 @@ class ImportFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportJob:
-    """Take `files` in, and validate the file `inspect`. `folders`, `prefixes` (of URIs): where they may be.
+    """Import `files`, and validate the file `inspect`. `folders`, `prefixes` (of URIs): where they may be.
 
-    For each file, in order: `TakenIn` or `NotTakenIn`; for `inspect`: `Inspected` or `NotImportable`. Between them,
-    about once a second as long as something is read: `Reading`.
+    Answers for each file, in order: `TakenIn` or `NotTakenIn`; for `inspect`: `Inspected` or `NotImportable`. Between
+    them, about once a second while data is read: `Reading`.
     """
 
     limits: ImportLimits
@@ -203,8 +202,8 @@ class TakenIn:
 class NotTakenIn:
     """Why a file is not at its target.
 
-    `final`: looking again would change nothing. `away`: its store does not answer. `skipped`: it was not tried, because
-    its store did not answer for another one. `trace`: of what was not foreseen.
+    `final`: a retry would not help. `away`: its store does not answer. `skipped`: it was not tried, because its store
+    did not answer for another file. `trace`: of an unexpected error.
     """
 
     reason: str
@@ -216,7 +215,7 @@ class NotTakenIn:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What is in a file that could be imported: see `Intake`."""
+    """The content of an importable file: see `Intake`."""
 
     window: int
     rows: int
@@ -242,7 +241,7 @@ InspectAnswer = Reading | Inspected | NotImportable
 
 
 def import_answer(line: bytes) -> ImportAnswer:
-    """What was said of a file. Raises BadJob."""
+    """The answer for a file. Raises BadJob."""
     document = _object(line)
     if "done" in document:
         return decode(Reading, document)
@@ -253,7 +252,7 @@ def import_answer(line: bytes) -> ImportAnswer:
 
 
 def inspect_answer(line: bytes) -> InspectAnswer:
-    """What was said of `inspect`. Raises BadJob."""
+    """The answer for `inspect`. Raises BadJob."""
     document = _object(line)
     kind = Reading if "done" in document else NotImportable if "reason" in document else Inspected
     return decode(kind, document)  # type: ignore[return-value]  # one of the three

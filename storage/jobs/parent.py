@@ -1,4 +1,4 @@
-"""The work that takes a core for seconds, done by another process."""
+"""Runs work that takes a core for seconds in a child process."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from duemq.storage.jobs.jobs import CORRUPT, DAMAGED, Damage, decode, encode
 log = logging.getLogger(__name__)
 
 _LINE_BYTES = 1 << 20
-_TEXT_BYTES = 64 << 10  # of what a process says in the end
+_TEXT_BYTES = 64 << 10  # of a process's last output
 _KILLED_S = 5.0
 
 Lines = Callable[[Any], AsyncGenerator[bytes, None]]
-"""Does a job of `jobs.py`, and gives one line of JSON for each answer. To be closed."""
+"""Does a job of `jobs.py`, and yields one line of JSON per answer. Must be closed."""
 
 
 class Unresponsive(StoreFailed):
-    """A process said nothing for so long that the disk or the mount that it works on must hang."""
+    """A process was silent for too long: its disk or mount must hang."""
 
 
 def lines_of(module: str, silence_s: float | None = None) -> Lines:
     """Work done by a Python module that reads its job from standard input and writes lines to standard output.
 
-    Raises DamagedFile, CorruptStore or StoreFailed with what the process said in the end; StoreFailed also where none
-    could be started; Unresponsive where there was no line for `silence_s` seconds.
+    Raises DamagedFile, CorruptStore or StoreFailed with the process's last output; StoreFailed also if it could not be
+    started; Unresponsive if there was no line for `silence_s` seconds.
     """
 
     async def work(job: object) -> AsyncGenerator[bytes, None]:
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", module,  # -P: nothing is imported from where the server was started
+                sys.executable, "-P", "-m", module,  # -P: no imports from the working folder
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 limit=_LINE_BYTES,
             )  # fmt: skip
-        except OSError as error:  # no memory, no process or no descriptor is left for it
+        except OSError as error:  # out of memory, processes or descriptors
             raise StoreFailed(f"{module} could not be started: {error}") from error
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         wrong = asyncio.create_task(_end_of(process.stderr), name=f"errors of {module}")
         try:
-            process.stdin.write(encode(job) + b"\n")  # and it stays open: the child ends where it is closed
+            process.stdin.write(encode(job) + b"\n")  # keep it open: the child ends when it closes
             while line := await _line(process.stdout, module, silence_s):
                 yield line
             await process.wait()
@@ -66,7 +66,7 @@ def lines_of(module: str, silence_s: float | None = None) -> Lines:
 
 
 def _error_of(exit_code: int | None, text: str) -> DuemqError:
-    """What a process that failed says of it: its last lines on standard error."""
+    """The error of a failed process, from its last lines on standard error."""
     if exit_code == DAMAGED:
         damage = decode(Damage, orjson.loads(text.splitlines()[-1]))
         return DamagedFile(damage.message, damage.path)
@@ -83,7 +83,7 @@ async def _line(output: asyncio.StreamReader, module: str, silence_s: float | No
 
 
 async def _end_of(output: asyncio.StreamReader) -> bytes:
-    """The last bytes of all that comes."""
+    """The last bytes of the output."""
     last = b""
     while part := await output.read(_TEXT_BYTES):
         last = (last + part)[-_TEXT_BYTES:]
@@ -91,7 +91,7 @@ async def _end_of(output: asyncio.StreamReader) -> bytes:
 
 
 async def _kill(process: asyncio.subprocess.Process, module: str) -> None:
-    """Kill a process, or leave it alone where that does not help: who waits for a mount that hangs cannot be killed."""
+    """Kill a process; give up if that fails, because a process that waits for a hanging mount cannot be killed."""
     with suppress(ProcessLookupError):
         process.kill()
     try:

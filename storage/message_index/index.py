@@ -1,12 +1,12 @@
 """The index of one store: by message key and by label, to the keys of rows.
 
-An entry is written in the batch that places its row, and says under which key that is. It stays where it is when the
-row goes into a delay file or comes back, and when the message ends, for all of these keep the key. What is placed
-again (moved, deferred, redriven) gets another key and a new entry, and nothing is found under the old one.
+An entry is written in the batch that places its row, and contains the row's key. It is unchanged when the row moves
+into a delay file or back, and when the message ends, because all of these keep the key. A message that is placed again
+(moved, deferred, redriven) gets another key and a new entry; lookups by the old entry find nothing.
 
-Each cycle writes one chunk of entries as they come. A worker merges chunks into sorted runs, and runs into longer
-ones. Each change is one batch, so that a crash leaves the one or the other. All of a group of runs is forgotten
-together, when no row of it can be left.
+Each cycle writes one chunk of entries as they come. A worker merges chunks into sorted runs, and runs into longer ones.
+Each change is one batch, so a crash leaves the old or the new state. A group of runs is dropped as a whole, when none
+of its rows can be left.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from duemq.storage.message_index.state import BuildStage, IndexState
 from duemq.storage.message_index.terms import ENTRY_BYTES, HASH_BYTES, IndexedTopics
 
 _MAX_CHUNKS, _MAX_CHUNK_ENTRIES = 128, 1 << 16  # before they are merged
-_MAX_MERGED = 1 << 18  # entries that are merged at once, about; a run with half of them stays as it is
+_MAX_MERGED = 1 << 18  # about this many entries are merged at once; a run with half of them is not merged again
 _FAN_IN = 10
-_RUNS_TOGETHER = 64  # that are read before others get their turn
+_RUNS_TOGETHER = 64  # read before other tasks run
 
 Puts = list[tuple[bytes, bytes]]
 
@@ -57,7 +57,7 @@ class _Store(Protocol):
 
 
 class Run(NamedTuple):
-    """A sorted run of `size` entries. `number`: no other run of the store has it."""
+    """A sorted run of `size` entries. `number`: unique in the store."""
 
     group: Group
     number: int
@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
     @property
     def prefix(self) -> bytes:
-        """What the keys of its pages begin with."""
+        """The prefix of its pages' keys."""
         return _prefix(self.group, self.number)
 
 
@@ -74,27 +74,27 @@ def _prefix(group: Group, number: int = 0) -> bytes:
 
 
 class Merge(NamedTuple):
-    """Chunks (numbers and how many entries they have) or runs that are to become fewer."""
+    """Chunks (numbers and entry counts) or runs to merge."""
 
     chunks: tuple[tuple[int, int], ...] = ()
     runs: tuple[Run, ...] = ()
 
 
 class MessageIndex:
-    """Not safe for threads, as its store."""
+    """Not thread-safe, like its store."""
 
     def __init__(self, store: _Store) -> None:
         self._store = store
         self.version = 0
-        """Changes when runs come and go: a search that was begun before would miss some."""
+        """Changes with the set of runs: an earlier search would miss some."""
         self.added = 0
-        """Counts the cycles that indexed something."""
+        """Counts the cycles that added entries."""
         self.state: IndexState | None = None
         for _, raw in store.each(INDEX_STATE):
             self.state = IndexState.decode(raw)
         self._topics = IndexedTopics(self.state.topics if self.state else ())
         self.files = {U64.unpack(key)[0]: U64.unpack(at)[0] for key, at in store.each(INDEX_FILE)}
-        """When (ms) files were imported that are to be indexed yet, by the offset of their command."""
+        """Import times (ms) of files that are not indexed yet, by the offset of their command."""
         self._chunks: dict[int, int] = {}
         self._runs: list[Run] = []
         if self.state is not None:
@@ -131,7 +131,8 @@ class MessageIndex:
         return self._topics.has_all() if topic is None else self._topics.has(topic)
 
     def switch(self, topics: Sequence[str], entry: Entry) -> None:
-        """Index the messages of these topics from here on, after ledger entry `entry`. Other than before: anew."""
+        """Index the messages of these topics from now on, after ledger entry `entry`. Other topics than before start a
+        new index."""
         patterns = tuple(topics)
         if patterns == (self.state.topics if self.state else ()):
             return
@@ -154,7 +155,7 @@ class MessageIndex:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def add(self, rows: Iterable[tuple[bytes, bytes]], placed_ms: int, files: Iterable[int] = ()) -> Puts:
-        """Index messages, given as keys and rows, that a cycle placed; what is to be written in the same batch.
+        """Index messages, given as keys and rows, that a cycle placed; returns rows for the same batch.
 
         `files`: offsets of import commands whose messages became pending by the cycle.
         """
@@ -170,11 +171,11 @@ class MessageIndex:
         return puts
 
     def build(self, rows: Iterable[tuple[bytes, bytes]], placed_ms: int, state: IndexState) -> None:
-        """Index messages that were there before, and note how far that has come."""
+        """Index earlier messages, and record the progress."""
         self._write(self.add(rows, placed_ms), state)
 
     def end_file(self, offset: int) -> None:
-        """All messages of an imported file are indexed."""
+        """Record that all messages of an imported file are indexed."""
         batch = WriteBatch(raw_mode=True)
         batch.delete(INDEX_FILE + U64.pack(offset))
         self._store.change(batch)
@@ -191,7 +192,7 @@ class MessageIndex:
     # --- merging --------------------------------------------------------------------------------------------------
 
     def to_merge(self, now: int) -> Merge | None:
-        """What is to be merged next, if anything. `now`: the time by the ledger (ms)."""
+        """The next merge, if any. `now`: the ledger's time (ms)."""
         chunks = self._chunks
         if len(chunks) >= _MAX_CHUNKS or sum(chunks.values()) >= _MAX_CHUNK_ENTRIES:
             some = list(_up_to(chunks.items(), [count for _, count in chunks.items()]))
@@ -215,8 +216,8 @@ class MessageIndex:
         return [entries_in(page) for _, page in pages]
 
     def replace(self, merge: Merge, merged: Sequence[tuple[Group, int, Sequence[tuple[bytes, bytes]]]]) -> None:
-        """Put runs (group, entries, pages as `pages_of` gives them) in the place of what was merged, if all of that is
-        there still."""
+        """Replace the merged chunks or runs by new runs (group, entries, pages as from `pages_of`), if all of them
+        still exist."""
         runs = set(self._runs)
         if not self._chunks.keys() >= dict(merge.chunks).keys() or not runs.issuperset(merge.runs):
             return
@@ -238,7 +239,7 @@ class MessageIndex:
         self.version += 1
 
     def purge(self, horizon: int) -> None:
-        """Forget the groups whose rows were all due before this time (ms)."""
+        """Drop the groups whose rows were all due before this time (ms)."""
         for wait_class in {run.group.wait_class for run in self._runs}:
             first = Group(wait_class, first_kept_bucket(wait_class, horizon))
             if any(run.group.wait_class == wait_class and run.group < first for run in self._runs):
@@ -251,7 +252,7 @@ class MessageIndex:
     def search(self, hash_: bytes, after: bytes, most: int) -> Iterator[list[bytes]]:
         """Places with this hash above `after`, in parts: the first `most` of all are among the first `most` of these.
 
-        Between two parts others may have their turn. Where `version` has changed then, it has to be begun anew.
+        Other tasks may run between two parts. If `version` has changed, start again.
         """
         yield nsmallest(most, set(self._in_chunks(hash_, after)))
         runs = self._runs
@@ -263,11 +264,11 @@ class MessageIndex:
                 for place in _in_run(rows, run.prefix, hash_, after, most)
             ]
             rows.status()
-            del rows  # an open one keeps the database from being closed
+            del rows  # an open iterator keeps the database from being closed
             yield places
 
     def has(self, key: bytes, row: bytes) -> bool:
-        """Whether this row is indexed, whenever it was placed."""
+        """Whether this row is indexed, at any placement time."""
         for entry in self._topics.entries([(key, row)])[:1]:
             hash_, after = entry[:HASH_BYTES], bytes(PLACE_BYTES)
             return any(key_at(place) == key for part in self.search(hash_, after, sys.maxsize) for place in part)
@@ -299,7 +300,7 @@ def _in_run(rows: Any, prefix: bytes, hash_: bytes, after: bytes, most: int) -> 
 
 
 def _up_to(items: Iterable[Any], counts: Sequence[int]) -> Iterator[Any]:
-    """The first ones that have no more than so many entries together, but two at least."""
+    """The first items with at most `_MAX_MERGED` entries in total, but at least two."""
     total = 0
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
         total += count

@@ -1,4 +1,4 @@
-"""Sorted runs of the index: entries in pages, and how runs become fewer and longer.
+"""Sorted runs of the index: entries in pages, and the merging of runs.
 
 An entry in a run is 36 bytes: its hash and its place (`model/messages/place.py`).
 
@@ -6,8 +6,8 @@ An entry in a run is 36 bytes: its hash and its place (`model/messages/place.py`
 
 A page has up to 256 entries; transposed, zstd makes about 18 bytes of each.
 
-Runs belong to a group, so that they can be forgotten as a whole: a class of how long messages wait, in powers of two of
-windows, and a bucket of the time when they were placed, as long as a quarter of the longest wait of its class.
+Runs belong to a group that is dropped as a whole: a class of waiting times, in powers of two of windows, and a bucket
+of placement times, a quarter as long as the longest wait of its class.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PAGE_ENTRIES = 256
 
 _PLACED = np.dtype([("hash", ">u8"), ("placed", ">u8"), ("due", ">u8"), ("offset", ">u8"), ("row", ">u4")])
 _WRITTEN = np.dtype([("hash", ">u8"), ("due", ">u8"), ("offset", ">u8"), ("row", ">u4")])
-_LOWEST_CLASS = 3  # waits of up to 7 windows are not told apart
+_LOWEST_CLASS = 3  # waits of up to 7 windows are one class
 
 Entries = npt.NDArray[np.void]
 """Shape (n,), of `_PLACED`."""
 
 
 class Group(NamedTuple):
-    """Which runs are forgotten together."""
+    """Runs that are dropped together."""
 
     wait_class: int
     bucket: int
@@ -46,7 +46,7 @@ class Group(NamedTuple):
 
     @property
     def last_window(self) -> int:
-        """The start (ms) of the last window that one of its rows may be due in."""
+        """The start (ms) of the last window in which its rows may be due."""
         return self.end_ms + ((1 << self.wait_class) - 2) * WINDOW_MS
 
 
@@ -56,7 +56,7 @@ def _span(wait_class: int) -> int:
 
 
 def first_kept_bucket(wait_class: int, horizon: int) -> int:
-    """The first bucket of a class that may have a row which is due at or after `horizon` ms."""
+    """The first bucket of a class that may have rows due at or after `horizon` ms."""
     return max((horizon // WINDOW_MS - (1 << wait_class) + 1) // _span(wait_class), 0)
 
 
@@ -110,7 +110,7 @@ def groups_of(entries: Entries) -> Iterator[tuple[Group, Entries]]:
 
 
 def pages_of(entries: Entries) -> Iterator[tuple[bytes, bytes]]:
-    """What the keys of a run's pages end with, and the pages. The first one begins before any hash."""
+    """The pages of a run with the suffixes of their keys. The first one begins before any hash."""
     count = U32.pack(len(entries))
     raw = entries.view(np.uint8).reshape(len(entries), _PLACED.itemsize)
     for number, start in enumerate(range(0, len(entries), PAGE_ENTRIES)):
@@ -139,7 +139,7 @@ def entries_in(page: bytes) -> Entries:
 def in_page(page: bytes, hash_: bytes) -> list[bytes]:
     """The places of the entries with this hash, in order."""
     count = _size(page)
-    if page.find(hash_, U32.size, U32.size + count * HASH_BYTES) < 0:  # in most pages; a tenth of the time of numpy
+    if page.find(hash_, U32.size, U32.size + count * HASH_BYTES) < 0:  # most pages; a tenth of numpy's time
         return []
     hashes = np.frombuffer(page, ">u8", count, U32.size).astype(np.uint64)
     number = np.uint64(int.from_bytes(hash_, "big"))

@@ -1,4 +1,4 @@
-"""What a store's index covers: which topics, and how far it was built for what was there before it was switched on."""
+"""The coverage of a store's index: its topics, and how far it is built for messages older than the index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class BuildStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """`entry`, `applied`, `since`: the ledger entry after which it was switched on, the applied offset and the time
-    (ms) then. Cycles index what they place from there on, a build what was placed before. `after`: rows or endings up
-    to this key are indexed."""
+    """`entry`, `applied`, `since`: the ledger entry after which it was switched on, with its applied offset and time
+    (ms). Cycles index messages placed after that, a build the earlier ones. `after`: rows or endings up to this key are
+    indexed."""
 
     topics: tuple[str, ...]
     entry: int
@@ -45,5 +45,5 @@ class IndexState:
             raise CorruptStore(f"not the state of an index: {raw[:200]!r}") from error
 
     def at(self, stage: BuildStage, after: bytes) -> IndexState:
-        """The state once it is built so far."""
+        """The state after building this far."""
         return replace(self, stage=stage, after=after)

@@ -1,7 +1,7 @@
-"""What the index has of a message: a term is its message key or one of its labels.
+"""The index entries of a message: a term is its message key or one of its labels.
 
-A term is known by 64 bits of BLAKE2b: a look-up reads the rows it finds, so that two terms with the same hash are told
-apart. An entry is this hash and the key of the row (`model/messages/key.py`), 28 bytes.
+A term is represented by 64 bits of BLAKE2b: a lookup reads the rows that it finds, which resolves hash collisions. An
+entry is this hash and the key of the row (`model/messages/key.py`), 28 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENTRY_BYTES = HASH_BYTES + KEY_BYTES
 
 _ROW_BYTES, _HEAD_BYTES = ROW.size, HEAD.size
 _LABELS_AT = TOPIC_BYTES_AT + 1
-_NONE = 0xFF  # the first byte of the length of a message key that is not there
+_NONE = 0xFF  # the first length byte of an absent message key
 _MAX_KNOWN = 10_000
 _LABEL = b"label\n"  # keeps labels apart from most keys
 
@@ -53,7 +53,7 @@ class IndexedTopics:
         return self._matches is not None and self._matches(topic) is not None
 
     def entries(self, rows: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-        """The entries of messages, given as keys and rows, as far as their topics are indexed."""
+        """The entries of messages, given as keys and rows, whose topics are indexed."""
         entries: list[bytes] = []
         add, known = entries.append, self._known
         for key, row in rows:
@@ -66,7 +66,7 @@ class IndexedTopics:
             if not indexed:
                 continue
             label_bytes = row[_LABELS_AT] << 8 | row[_LABELS_AT + 1]
-            frame_at = int.from_bytes(row[2:6], "big")  # behind labels there may be notes, too
+            frame_at = int.from_bytes(row[2:6], "big")  # notes may follow the labels
             if row[frame_at] != _NONE:
                 start = frame_at + _HEAD_BYTES
                 size = row[frame_at + 2] << 8 | row[frame_at + 3]  # a message key has less than 64 KiB

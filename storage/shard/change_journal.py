@@ -1,4 +1,4 @@
-"""What a shard does to some windows while a process works on them."""
+"""Records a shard's changes of windows while a child process works on them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from duemq.model.messages.key import due_of
 from duemq.model.timing import window_of
 from duemq.storage.keyspace import ROW
 
-_MAX_PLACED = 5_000  # messages of a window: they are written again in one batch, while the event loop waits
+_MAX_PLACED = 5_000  # messages of a window: one batch rewrites them while the event loop waits
 _MAX_BYTES = 32 << 20  # of the rows of all windows
 
 
 class WindowChanges:
-    """What is done to one window.
+    """The changes of one window.
 
-    `placed`: rows that came and are still there. `removed`: keys that left RocksDB, `dropped`: keys of messages in
-    files. `overflown`: more messages came than are worth keeping here, and neither `placed` nor `removed` is complete.
+    `placed`: new rows that still exist. `removed`: keys that left RocksDB, `dropped`: keys of messages in files.
+    `overflown`: too many messages came, and neither `placed` nor `removed` is complete.
     """
 
     def __init__(self) -> None:
@@ -49,9 +49,9 @@ class WindowChanges:
 
 
 class Journal:
-    """What is done to windows from the moment of `ShardStore.watch` on.
+    """The changes of windows from the call of `ShardStore.watch` on.
 
-    `mark` is called once it is settled what the process sees: what is done later is surely not in its file.
+    `mark` is called once the input of the child process is fixed: later changes cannot be in its file.
     """
 
     def __init__(self, windows: Iterable[int], most: int = _MAX_PLACED) -> None:
@@ -59,7 +59,7 @@ class Journal:
         self._most, self._bytes_left = most, _MAX_BYTES
 
     def note(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]) -> None:
-        """`puts` and `deletes` carry their prefixes. `dropped`: those deleted whose message was in a file."""
+        """`puts` and `deletes` include their prefixes. `dropped`: deleted keys whose message was in a file."""
         windows = self.windows
         for key, row in puts:
             if key[:1] == ROW and (changes := windows.get(window_of(due_of(key[1:])))) is not None:
@@ -78,5 +78,5 @@ class Journal:
             changes.mark()
 
     def end(self, window: int) -> WindowChanges:
-        """Note no more of a window."""
+        """Stop recording a window."""
         return self.windows.pop(window)

@@ -1,6 +1,6 @@
-"""The files a shard was asked to import, as its store keeps them: wanted, imported or refused.
+"""A shard's imports in its store: requested, imported or refused files.
 
-They follow from the logs alone, so that every replica has the same; only the files themselves are each replica's own.
+They depend only on the logs, so every replica has the same; only the files themselves belong to each replica.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ImportState(StrEnum):
 class ImportEvent(StrEnum):
     NEW_CONTENT = "new_content"
     KNOWN_CONTENT = "known_content"  # of a file that is pending or imported
-    IMPORT = "import"  # the master's entry: as many replicas have it as must
+    IMPORT = "import"  # the master's entry: enough replicas have it
     REJECT = "reject"
     WINDOW_PURGED = "window_purged"
 
@@ -53,14 +53,14 @@ IMPORT_STATES: Final = StateTable(
 )
 PENDING, IMPORTED, REJECTED = ImportState.PENDING, ImportState.IMPORTED, ImportState.REJECTED
 
-# In the store these have the names of its format 1: folders of that format are still read.
+# In the store they have the names of format 1, whose folders are still read.
 _STORED_STATES = {PENDING: "wanted", IMPORTED: "adopted", REJECTED: "refused"}
 _STATES = {stored: state for state, stored in _STORED_STATES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """What became of a command at `offset`, as of the cycle at `at` ms. `reason`: why it was refused."""
+    """The outcome of a command at `offset`, as of the cycle at `at` ms. `reason`: why it was refused."""
 
     offset: int
     import_command: ImportCommand
@@ -89,7 +89,7 @@ class ImportRecord:
 
     @property
     def content(self) -> tuple[bytes, bytes]:
-        """Key and value of the entry that finds it by its content; there as long as it is not refused."""
+        """Key and value of its entry by content; exists unless it is refused."""
         return CONTENT + bytes.fromhex(self.import_command.sha256), U64.pack(self.offset)
 
     @staticmethod
@@ -111,7 +111,7 @@ class _Rows(Protocol):
 
 
 class ImportRecords:
-    """The records of one store. `pending`: neither imported nor refused yet, by offset, in the order of the log."""
+    """The records of one store. `pending`: neither imported nor refused yet, by offset, in log order."""
 
     def __init__(self, store: _Rows) -> None:
         self._store = store
@@ -122,8 +122,8 @@ class ImportRecords:
             yield ImportRecord.decode(key, raw)
 
     def part(self, after: int, most: int, below: str = "") -> tuple[list[ImportRecord], int | None]:
-        """Of the next `most` records after the offset `after` those whose path begins with `below`, and the offset of
-        the last one; None at the end of all. The others are not decoded, which takes a tenth of the time."""
+        """Those of the next `most` records after the offset `after` whose path begins with `below`, and the offset of
+        the last one; None at the end. The others are not decoded, which takes a tenth of the time."""
         rows = list(islice(self._store.each(IMPORT, U64.pack(after + 1)), most))
         path = b'"path":' + orjson.dumps(below)[:-1]
         records = [ImportRecord.decode(key, raw) for key, raw in rows if path in raw]
@@ -135,19 +135,19 @@ class ImportRecords:
         return None if raw is None else ImportRecord.decode(key, raw)
 
     def contents(self, sums: Sequence[str]) -> list[int | None]:
-        """The offsets of the commands that brought these contents (sha256 in hex)."""
+        """The offsets of the commands with these contents (sha256 in hex)."""
         rows = self._store.get_many([CONTENT + bytes.fromhex(one) for one in sums])
         return [None if raw is None else U64.unpack(raw)[0] for raw in rows]
 
     def changes(self, commands: dict[int, ImportCommand], decisions: Sequence[FileDecision], at: int) -> ImportChanges:
-        """What a cycle committed at `at` ms does: files newly wanted, and files imported or refused."""
+        """The changes of a cycle committed at `at` ms: files newly requested, imported or refused."""
         new = [ImportRecord.new(offset, import_command, at) for offset, import_command in commands.items()]
         ended = [self.pending[decision.offset].decide(decision, at) for decision in decisions]
         puts = [row for one in new for row in (one.row, one.content)] + [one.row for one in ended]
         return ImportChanges(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 
     def note(self, changes: ImportChanges) -> None:
-        """Note changes that are in the store."""
+        """Record changes that are in the store."""
         for one in changes.new:
             self.pending[one.offset] = one
         for one in changes.ended:
@@ -156,8 +156,8 @@ class ImportRecords:
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file that was taken in: it is in the shard's folder, durable and sound. `checksum`: the sum of its keys.
-    `topics`: how many messages each topic has; None if there are too many topics to tell."""
+    """An imported file: it is in the shard's folder, durable and valid. `checksum`: the sum of its keys. `topics`:
+    messages per topic; None if there are too many topics."""
 
     about: About
     checksum: int
@@ -167,7 +167,7 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class ImportChanges:
-    """What a cycle does to the imports of a store. Puts and deletes carry their prefixes."""
+    """A cycle's changes of a store's imports. Puts and deletes include their prefixes."""
 
     new: Sequence[ImportRecord]
     ended: Sequence[ImportRecord]

@@ -51,13 +51,13 @@ from duemq.storage.shard.topic_counts import TopicCounts
 
 Puts = list[tuple[bytes, bytes]]
 ROWS_TOGETHER = 8
-"""Rows that are read at once while their sizes are unknown: up to a MiB each."""
+"""Rows read at once while their sizes are unknown: up to a MiB each."""
 _NO_TOPICS: Mapping[bytes, int] = MappingProxyType({})
 _NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 
 
 class KeyScan:
-    """The keys of a range in parts, as they were when the scan was made: later writes do not show."""
+    """The keys of a range in parts, as of the creation of the scan: later writes are invisible."""
 
     def __init__(self, database: Any, after: bytes, before: bytes) -> None:
         self._keys = database.keys(from_key=ROW + after + b"\x00")
@@ -65,7 +65,7 @@ class KeyScan:
         self.done = False
 
     def part(self, count: int) -> npt.NDArray[np.int64]:
-        """The due times (ms) of up to `count` further keys; `done` is set after the last."""
+        """The due times (ms) of up to `count` more keys; `done` is set after the last one."""
         keys: list[bytes] = list(islice(self._keys, count))
         if len(keys) < count or keys[-1] >= self._before:
             self.done = True
@@ -74,12 +74,12 @@ class KeyScan:
 
 
 class ShardStore:
-    """One shard's database. Not safe for threads, but for `flush` and `compact`, which may run in one."""
+    """One shard's database. Not thread-safe, except that `flush` and `compact` may run in a thread."""
 
     def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
-        """`ids`: issues the ids of imported messages; a store that has none needs none."""
+        """`ids`: issues the ids of imported messages; not needed without any."""
         self.path = path
-        self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes; its types say less
+        self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes, unlike its types
         self._options = without_log()
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
@@ -87,7 +87,7 @@ class ShardStore:
         dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
         self.imports = ImportRecords(self)
         self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
-        """When (ms) the last message that was due in a window ended; of windows that are not forgotten."""
+        """When (ms) the last message due in a window ended, for windows that are not forgotten."""
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
         rowless = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(ROWLESS_COUNT))
         self.delay_files = DelayFileCatalog(
@@ -101,7 +101,8 @@ class ShardStore:
         self._closing = False
 
     def _may_be_imported(self, offset: int) -> bool:
-        """Whether the file of an import command may still be needed that is in no table: the logs lead to it again."""
+        """Whether a file that is not in the table may still be needed, because replaying the logs reaches its import
+        command."""
         return offset >= self.position.entry.applied or offset in self.imports.pending
 
     def _get(self, key: bytes) -> bytes | None:
@@ -110,7 +111,7 @@ class ShardStore:
             return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of whole keys, with their prefixes."""
+        """The values of full keys, including their prefixes."""
         if not keys:
             return []
         with translate_errors(self.path):
@@ -120,9 +121,9 @@ class ShardStore:
     # --- by key ---------------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[bytes], known: Mapping[bytes, bytes | None] = _NONE_KNOWN) -> list[bytes | None]:
-        """The rows of messages, also of those in delay files, which takes milliseconds each.
+        """The rows of messages, including those in delay files, which take milliseconds each.
 
-        `known`: what was found in those files before, None for a key that is in none of them.
+        `known`: earlier results from those files, None for a key that is in none of them.
         """
         rows = self.get_many([ROW + key for key in keys])
         if self.delay_files and (covered := [key for key in keys if self.delay_files.covers(key)]):
@@ -138,7 +139,7 @@ class ShardStore:
     def near(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows of those messages that are in RocksDB."""
         rows = self.get_many([ROW + key for key in keys])
-        # While a window is loaded, its rows are in both places, and what was dropped may be among them.
+        # While a window is loaded, its rows are in both places, including dropped ones.
         if self.delay_files.loading and (
             dropped_keys := self._dropped_keys([key for key in keys if self.delay_files.covers(key)])
         ):
@@ -146,20 +147,20 @@ class ShardStore:
         return rows
 
     def sealed_keys(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys among these whose message may be pending in a delay file."""
+        """Those of the keys whose message may be pending in a delay file."""
         undropped_keys = self.undropped_keys(keys)
         near_keys = self._near(undropped_keys)
         return [key for key in undropped_keys if key not in near_keys]
 
     def undropped_keys(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys among these whose message is pending if it is in a delay file."""
+        """Those of the keys whose message is pending if it is in a delay file."""
         covered_keys = [key for key in keys if self.delay_files.covers(key)] if self.delay_files else []
         dropped_keys = self._dropped_keys(covered_keys)
         return [key for key in covered_keys if key not in dropped_keys]
 
     def near_rows(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """The rows that RocksDB has, with their keys, also of dropped messages whose window is being loaded. A few at a
-        time, for rows may be large."""
+        """The rows in RocksDB with their keys, including dropped messages of a window being loaded. Reads a few at a
+        time, because rows may be large."""
         for start in range(0, len(keys), ROWS_TOGETHER):
             some = keys[start : start + ROWS_TOGETHER]
             for key, row in zip(some, self.get_many([ROW + key for key in some]), strict=True):
@@ -167,12 +168,12 @@ class ShardStore:
                     yield key, row
 
     def has_row(self, key: bytes) -> bool:
-        """Whether RocksDB has the row of a message. The row is not read."""
+        """Whether RocksDB has the row of a message. Does not read the row."""
         with translate_errors(self.path):
             return next(iter(self._db.keys(from_key=ROW + key)), None) == ROW + key
 
     def _near(self, keys: Sequence[bytes]) -> set[bytes]:
-        """The keys among these that RocksDB has a row of."""
+        """Those of the keys with a row in RocksDB."""
         return {key for key, _ in self.near_rows(keys)}
 
     def _dropped_keys(self, keys: Sequence[bytes]) -> set[bytes]:
@@ -185,21 +186,22 @@ class ShardStore:
         ]
 
     def current_keys(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
-        """Where messages are now that were moved at least once; None for those that never were."""
+        """The current keys of messages that were moved; None for the others."""
         return self.get_many([MOVED + key for key in first_keys])
 
     def names(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """First key and fingerprint of each name that is taken."""
+        """First key and fingerprint of each taken name."""
         return self.get_many([NAME + name for name in names])
 
     def contents(self, sums: Sequence[str]) -> list[int | None]:
-        """The offsets of the commands by which files of these contents (sha256, hex) were wanted; None for new ones."""
+        """The offsets of the import commands for these contents (sha256, hex); None for new ones."""
         return self.imports.contents(sums)
 
     def delivered_at(self, key: bytes, offset: int) -> int:
-        """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if that is forgotten.
+        """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if forgotten.
 
-        It went out in the later of two cycles: the first whose cursor reached the key, and the one that applied it.
+        It was delivered in the later of two cycles: the first whose cursor reached the key, and the one that applied
+        it.
         """
         cycles = [self._first_at_or_after(CURSOR, key), self._first_at_or_after(APPLIED, U64.pack(offset + 1))]
         return 0 if None in cycles else max(when for when in cycles if when)[1]
@@ -233,7 +235,7 @@ class ShardStore:
         return keys, rows
 
     def scan_all(self, after: bytes, through: bytes, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes]]:
-        """Scan as `scan` does, with the messages in delay files."""
+        """`scan` including the messages in delay files."""
         start: bytes | None = after
         while start is not None:
             keys, rows, start = self.scan_part(start, through, max_count, max_bytes)
@@ -244,9 +246,9 @@ class ShardStore:
     def scan_part(
         self, after: bytes, through: bytes, max_count: int, max_bytes: int
     ) -> tuple[list[bytes], list[bytes], bytes | None]:
-        """A step of `scan_all`, which may find none; and up to where it looked, None for the end.
+        """A step of `scan_all`, which may find none; and how far it searched, None for the end.
 
-        It looks at RocksDB up to the next window in files, or at a part of one such window.
+        It scans RocksDB up to the next window in files, or a part of one such window.
         """
         window = self.delay_files.next_after(after)
         if window is None or first_key_at(window) > through:
@@ -263,7 +265,7 @@ class ShardStore:
     def _merge(
         self, window: int, after: bytes, through: bytes, max_count: int, max_bytes: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
-        """The keys and rows of RocksDB and of one window's files together; and up to where that was looked."""
+        """The merged keys and rows of RocksDB and of one window's files, and how far it searched."""
         reads = (self.delay_files.reader.part(file, after, max_count) for file in self.delay_files.of(window))
         parts = [part for part in reads if part is not None]
         end_key = min([through, *(keys[-1] for keys, _ in parts)])
@@ -282,7 +284,7 @@ class ShardStore:
         return keys, [rows_by_key[key] for key in keys], end_key
 
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
-        """The keys above `after` that are due before `before_ms`, to be read in parts."""
+        """The keys above `after` that are due before `before_ms`, to read in parts."""
         with translate_errors(self.path):
             return KeyScan(self._db, after, first_key_at(before_ms))
 
@@ -303,7 +305,7 @@ class ShardStore:
                 yield key[1:], value
 
     def cursor(self) -> Any:
-        """To move over the rows as they are now. As long as it is there, the store cannot be closed."""
+        """A cursor over the current rows. While it exists, the store cannot be closed."""
         with translate_errors(self.path):
             return self._db.iter()
 
@@ -312,12 +314,12 @@ class ShardStore:
         return {U64.unpack(key)[0]: U64.unpack(value)[0] for key, value in self.each(WINDOW)}
 
     def holds(self, prefix: bytes, start_ms: int, end_ms: int) -> bool:
-        """Whether there are rows of a kind that has keys, due in this time, its end excluded."""
+        """Whether there are rows of a kind with keys that are due in this period, excluding its end."""
         first, end = prefix + first_key_at(start_ms), prefix + first_key_at(end_ms)
         return next(self.range(first, end), None) is not None
 
     def check(self, after: bytes, before_ms: int) -> None:
-        """Read a range block by block. Raises CorruptStore with RocksDB's own words if that fails."""
+        """Read a range block by block. Raises CorruptStore with RocksDB's message if that fails."""
         last = ROW + first_key_at(before_ms)
         with translate_errors(self.path):
             rows = self._db.iter()
@@ -337,10 +339,10 @@ class ShardStore:
         rowless: Collection[bytes] = (),
         topics: Mapping[bytes, int] | None = _NO_TOPICS,
     ) -> None:
-        """One atomic batch. `puts` and `deletes` carry their prefixes. Not durable until the next `flush`.
+        """One atomic batch. `puts` and `deletes` include their prefixes. Not durable until the next `flush`.
 
-        `rowless`: the keys of messages in delay files that are cancelled without their rows. `topics`: by how much the
-        pending messages of topics change; None if that is not known.
+        `rowless`: the keys of messages in delay files that are cancelled without their rows. `topics`: the changes of
+        pending messages per topic; None if unknown.
         """
         batch = WriteBatch(raw_mode=True)
         put = batch.put
@@ -370,9 +372,9 @@ class ShardStore:
         self.position = position
 
     def _in_files(self, deletes: Sequence[bytes], rowless: Set[bytes]) -> set[bytes]:
-        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded).
+        """Keys of pending messages that are deleted and in a delay file (during a load, in RocksDB, too).
 
-        `rowless`: of which it is known that RocksDB has no row.
+        `rowless`: keys known to have no row in RocksDB.
         """
         keys = [key[1:] for key in deletes if key[:1] == ROW and self.delay_files.covers(key[1:])]
         near, loading = self._near([key for key in keys if key not in rowless]), self.delay_files.loading
@@ -384,7 +386,7 @@ class ShardStore:
         return (key for key, mark in self.range(DROPPED + start, DROPPED + end) if mark == ROWLESS)
 
     def complete_endings(self, rows: Mapping[bytes, bytes]) -> None:
-        """Keep these rows, without payloads, with the endings that have none; those that are forgotten stay so."""
+        """Add these rows, without payloads, to endings without one; forgotten endings stay forgotten."""
         keys = self.unread_keys(list(rows))
         batch = WriteBatch(raw_mode=True)
         for key, ended in zip(keys, self.endings(keys), strict=True):
@@ -399,7 +401,7 @@ class ShardStore:
         self.change(batch)
 
     def unread_keys(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys among these of messages that were cancelled in delay files, and whose rows are not read yet."""
+        """Those of the keys whose messages were cancelled in delay files and whose rows are not read yet."""
         marks = self.get_many([DROPPED + key for key in keys])
         return [key for key, mark in zip(keys, marks, strict=True) if mark == ROWLESS]
 
@@ -410,14 +412,14 @@ class ShardStore:
         self.change(batch)
 
     def change(self, batch: WriteBatch) -> None:
-        """Write a batch that leaves the position as it is."""
+        """Write a batch that does not change the position."""
         size = batch.size_in_bytes()
         with translate_errors(self.path):
             self._db.write(batch, self._options)
         self.unflushed_bytes += size
 
     def watch(self, windows: Collection[int]) -> Journal:
-        """Note what is done to windows until `end`."""
+        """Record changes of windows until `end`."""
         journal = Journal(windows)
         self._journals.append(journal)
         return journal
@@ -426,21 +428,21 @@ class ShardStore:
         self._journals.remove(journal)
 
     def ingest(self, sst: Path) -> None:
-        """Take in a sorted file by moving it. Blocks; run it in a thread."""
+        """Ingest a sorted file by moving it. Blocks; run it in a thread."""
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         with translate_errors(self.path):
             self._db.ingest_external_file([str(sst)], options)
 
     def drop(self, prefix: bytes, start: bytes, end: bytes) -> None:
-        """Forget a range of rows of one kind, `end` excluded."""
+        """Drop a range of rows of one kind, excluding `end`."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(prefix + start, prefix + end)
         with translate_errors(self.path):
             self._db.write(batch, self._options)
 
     def purge_ends(self, before_ms: int) -> None:
-        """Forget when the last messages of windows ended that start before this time."""
+        """Forget the last endings of windows that start before this time."""
         self.drop(LAST_END, b"", U64.pack(before_ms))
         self.last_ends = {window: at for window, at in self.last_ends.items() if window >= before_ms}
 
@@ -458,7 +460,7 @@ class ShardStore:
             self._db.flush(True)
 
     def compact(self, start: bytes | None = None, end: bytes | None = None) -> None:
-        """Give back the space of dropped ranges. Blocks; run it in a thread. `close` cuts it short."""
+        """Free the space of dropped ranges. Blocks; run it in a thread. `close` interrupts it."""
         with self._compacting, translate_errors(self.path):
             try:
                 if not self._closing:
@@ -468,7 +470,7 @@ class ShardStore:
                     raise
 
     def close(self) -> None:
-        """A compaction under way is stopped, and with it the last flush: what was not flushed is in the logs."""
+        """Stops a running compaction, and with it the last flush: unflushed changes are in the logs."""
         self._closing = True
         self.delay_files.reader.close()
         if stopped := self._compacting.locked():  # rocksdict refuses to close a database that is in use

@@ -1,14 +1,14 @@
 """How many messages are pending for each topic in one store (docs/adr/0065).
 
 A batch that changes rows changes their counts. A message that was cancelled in a delay file without its row has no
-known topic yet: it is *unread*, and counts until its row is read. So the sum of all counts is the number of pending
-messages of the ledger entry plus that of the unread.
+known topic yet: it is *unread*, and counts until its row is read. So the sum of all counts is the ledger entry's
+pending messages plus the unread ones.
 
     q topic -> count
     q       -> entry number | unread | sum of the counts | through
 
-A store from an older version has none, or some from before it ran. The number of the entry and of the unread show that,
-and all is counted again from the lowest key on. `through`: keys up to this one are counted.
+A store of an older version has no counts, or outdated ones. The numbers of the entry and of the unread show that, and
+all messages are counted again from the lowest key on. `through`: keys up to this one are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duemq.storage.keyspace import TOPIC_COUNT, U64
 log = logging.getLogger(__name__)
 
 MAX_LISTED: Final = 10_000
-"""Topics that are looked at to find the largest ones."""
+"""Topics that are examined to find the largest ones."""
 
 _STATE = Struct(">qQQ20s")
 _TOPICS, _AFTER_TOPICS = TOPIC_COUNT + b"\x01", bytes([TOPIC_COUNT[0] + 1])
@@ -48,7 +48,7 @@ class _Store(Protocol):
 
 
 class TopicCounts:
-    """`unread`: how many messages of the store are unread now."""
+    """`unread`: returns the store's current number of unread messages."""
 
     def __init__(self, store: _Store, number: int, pending: int, unread: Callable[[], int]) -> None:
         """`number`, `pending`: of the store's last ledger entry."""
@@ -57,7 +57,7 @@ class TopicCounts:
         self.faults = 0
         """How often the counts differed from the number of pending messages."""
         self.through, self.total = LOWEST, 0
-        """Keys up to this one are counted, and how many messages."""
+        """Keys up to this one are counted, and the number of messages."""
         raw = store.get_many([TOPIC_COUNT])[0]
         if raw is not None:
             state = _STATE.unpack(raw)
@@ -65,7 +65,7 @@ class TopicCounts:
                 self.total, self.through = state[2:]
         if pending + unread() == 0:
             self.total, self.through = 0, HIGHEST
-        self._is_stale = not self.total  # rows of counts may be left that an older version did not keep right
+        self._is_stale = not self.total  # rows of counts may be left that an older version did not maintain
         self._number, self._pending = number, pending
 
     @property
@@ -100,13 +100,13 @@ class TopicCounts:
     # --- changes, each in a batch of the store -------------------------------------------------------------------
 
     def move(self, batch: Any, changes: Mapping[bytes, int] | None, number: int, pending: int) -> None:
-        """Write the changes of a ledger entry by topic; None if they are not known. `number`, `pending`: of the entry.
-        Comes after the unread of the batch are noted."""
+        """Write the changes of a ledger entry by topic; None if unknown. `number`, `pending`: of the entry. Call it
+        after the batch's unread messages are recorded."""
         self._number, self._pending = number, pending
         self.change(batch, changes)
 
     def change(self, batch: Any, changes: Mapping[bytes, int] | None, through: bytes | None = None) -> None:
-        """Write changes by topic. `through`: keys up to this one are counted by now."""
+        """Write changes by topic. `through`: keys up to this one are now counted."""
         if self._is_stale:
             batch.delete_range(_TOPICS, _AFTER_TOPICS)
         known = {topic: change for topic, change in (changes or {}).items() if change}

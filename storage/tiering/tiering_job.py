@@ -1,4 +1,4 @@
-"""The process that does the work of sealing and loading, as the event loop sees it."""
+"""The child process for sealing and loading, as the event loop uses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _lines = lines_of("duemq.storage.tiering.tiering_process", _SILENCE_S)
 
 
 async def in_process(job: TieringJob) -> list[Any]:
-    """Do a job in another process. Raises as `lines_of` says, and Unresponsive if its disk hangs."""
+    """Do a job in another process. Raises as `lines_of` does, and Unresponsive if its disk hangs."""
     async with aclosing(_lines(replace(job, tells=True))) as lines:
         answers = [orjson.loads(line) async for line in lines]
     return [answer for answer in answers if not _is_reading(answer)]

@@ -1,11 +1,11 @@
-"""The work of sealing and loading windows, in a process of its own: the shard's event loop has other things to do.
+"""Seals and loads windows in a child process, which keeps the work off the shard's event loop.
 
     python -m duemq.storage.tiering.tiering_process
 
-One job as a line of JSON on standard input, its answers as lines on standard output: see `storage/jobs/jobs.py`. If the
-job asks for it, a line about once a second says that rows are being read.
-On failure a sentence on standard error, and exit code 2 where the disk fails, 3 where a delay file is damaged (then a
-line of JSON, see `Damage`), 4 where the store is.
+One job as a line of JSON on standard input, its answers as lines on standard output: see `storage/jobs/jobs.py`. On
+request, a line about once a second reports that rows are being read. On failure it writes a sentence to standard error,
+and exits with 2 if the disk failed, 3 if a delay file is damaged (then with a line of JSON, see `Damage`), 4 if the
+store is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from duemq.storage.keyspace import ROW
 from duemq.storage.rocksdb import sorted_file_options
 
 CountRows = Callable[[int], None]
-"""Gets how many rows more were read."""
+"""Gets the number of further rows read."""
 
 
 def _count_nothing(rows: int) -> None:
@@ -54,7 +54,7 @@ def _count_nothing(rows: int) -> None:
 
 
 def perform(job: TieringJob, count_rows: CountRows = _count_nothing) -> Iterator[About | int | None]:
-    """Do a job; its answers as they come."""
+    """Do a job; yields its answers."""
     match job:
         case SealJob():
             yield from _seal(Path(job.checkpoint), job.shard, job.windows, count_rows)
@@ -65,14 +65,14 @@ def perform(job: TieringJob, count_rows: CountRows = _count_nothing) -> Iterator
 
 
 def _ids(secret: str) -> IdCodec:
-    """What issues the ids of imported messages: their rows are made of the files here."""
+    """The issuer of ids of imported messages, whose rows are built from the files here."""
     return IdCodec(bytes.fromhex(secret))
 
 
 def _seal(
     checkpoint: Path, shard: int, windows: Sequence[tuple[int, str]], count_rows: CountRows
 ) -> Iterator[About | None]:
-    """Write the rows that a checkpoint holds of each window into a delay file, and read it once to be sure."""
+    """Write a checkpoint's rows of each window into a delay file, and read it once to verify."""
     with translate_errors(checkpoint):
         database = Rdict(str(checkpoint), Options(raw_mode=True), access_type=AccessType.read_only())
     try:
@@ -84,7 +84,7 @@ def _seal(
 
 
 def _write_file(file: Path, shard: int, window: int, parts: Iterator[Part], count_rows: CountRows) -> About | None:
-    """What the file says of itself; None, and no file, for no rows."""
+    """The file's metadata; None, without a file, for no rows."""
     first = next(parts, None)
     if first is None:
         return None
@@ -101,11 +101,11 @@ def _counted(parts: Iterable[Part], count_rows: CountRows) -> Iterator[Part]:
 
 
 def _sync_folders(files: Iterable[Path]) -> None:
-    """The folders of the windows may be new themselves, and the one they are in."""
+    """Sync the folders of the windows and their parent, which may all be new."""
     parents = {file.parent.parent for file in files}
     for folder in parents | {parent.parent for parent in parents}:
         with translate_errors(folder):
-            if folder.exists():  # a run that wrote nothing makes none
+            if folder.exists():  # a run without rows creates none
                 sync_folder(folder)
 
 
@@ -117,11 +117,11 @@ def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[tuple[bytes, 
         while rows.valid() and (key := rows.key()) < end:
             yield key[1:], rows.value()
             rows.next()
-        rows.status()  # a damaged block ends an iteration without a word
+        rows.status()  # a damaged block ends an iteration silently
 
 
 def _load(files: Sequence[JobFile], ids: IdCodec, dropped: Path, sst: Path, count_rows: CountRows) -> int:
-    """Write what the files hold, without the dropped keys, into a sorted file that RocksDB takes in as it is."""
+    """Write the files' rows, without the dropped keys, into a sorted file that RocksDB can ingest."""
     count = 0
     with translate_errors(sst):
         writer = SstFileWriter(sorted_file_options())
@@ -141,7 +141,7 @@ def _rewrite(
     windows: Sequence[tuple[int, str, Sequence[JobFile]]],
     count_rows: CountRows,
 ) -> Iterator[About | None]:
-    """Write what is left of each window's files into a new one."""
+    """Write the remaining rows of each window's files into a new file."""
     dropped_keys = _keys_in(dropped)
     for window, file, files in windows:
         rest = parts_of(_rest_of(files, ids, dropped_keys, count_rows))
@@ -152,9 +152,9 @@ def _rewrite(
 def _rest_of(
     files: Sequence[JobFile], ids: IdCodec, dropped_keys: Collection[bytes], count_rows: CountRows
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What files hold together, in order, without the keys that are gone. Reads each of them to its end.
+    """The merged rows of files, in order, without the dropped keys. Reads each file to its end.
 
-    The files of a window stand beside one another, and earlier windows before later ones.
+    The files must be grouped by window, earlier windows first.
     """
     for _, of_window in groupby(files, lambda file: file.about.window):
         for key, row in merge(*(_each(file, ids, count_rows) for file in of_window)):

@@ -1,20 +1,19 @@
 """Moving windows out of RocksDB into delay files, and back: the steps that change a shard's store.
 
-The work itself is another process's (`tiering_process.py`), on a checkpoint or on files; meanwhile a `Journal` notes
-what the shard does to the windows. Each way ends in one batch per window, so that after a crash a row is in RocksDB or
-in a file:
+Another process does the work (`tiering_process.py`), on a checkpoint or on files, while a `Journal` records the shard's
+changes of the windows. Each way ends with one batch per window, so that after a crash a row is in RocksDB or in a file:
 
 seal:    checkpoint -> files written, synced, named -> batch: rows out, file into the table -> flush
 load:    dropped keys -> SST written -> marker, flush -> ingested -> batch: table, dropped keys and marker out -> flush
          -> files unlinked
 rewrite: dropped keys -> new file written, synced, named -> batch: old files and their dropped keys out of the table,
-         new file in -> flush -> old files unlinked; where nothing is left, without the new file
+         new file in -> flush -> old files unlinked; without the new file if no rows are left
 join:    new file with all messages of some files written, synced, named -> batch: these files out of the table, the
          new one in -> flush -> old files unlinked. Dropped messages stay in the file, so nothing else changes
 
-Between the ingestion and the last batch of a load the rows are in both places. They are the same rows, and readers ask
-for dropped keys first. A load that is begun again after a crash (its marker tells) takes the rows of all dropped keys
-out: an SST of the time before may have brought them back.
+Between the ingestion and the last batch of a load the rows are in both places. They are the same rows, and readers
+check the dropped keys first. A load that restarts after a crash (see its marker) removes the rows of all dropped keys,
+because the earlier SST may have restored them.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from duemq.storage.shard.store import ShardStore
 
 
 def bounds(prefix: bytes, window: int, end: int | None = None) -> tuple[bytes, bytes]:
-    """The range of a window's rows of one kind, or of all windows up to where the one before `end` ends."""
+    """The range of a window's rows of one kind, or of all windows from it to before `end`."""
     return prefix + first_key_at(window), prefix + first_key_at(end or window + WINDOW_MS)
 
 
 def commit_seal(store: ShardStore, file: CatalogFile, changes: WindowChanges, present_keys: Collection[bytes]) -> None:
-    """From now on the file holds what the checkpoint held of this window. To be flushed.
+    """From now on the file has the checkpoint's rows of this window. Flush afterwards.
 
     `present_keys`: the journal's early keys that are in the file.
     """
@@ -59,7 +58,7 @@ def commit_seal(store: ShardStore, file: CatalogFile, changes: WindowChanges, pr
 
 
 def begin_load(store: ShardStore, windows: Collection[int]) -> None:
-    """Note that rows of the windows' files may be in RocksDB from now on. To be flushed before they are."""
+    """Record that rows of the windows' files may be in RocksDB from now on. Flush before they are."""
     batch = WriteBatch(raw_mode=True)
     for window in windows:
         batch.put(LOADING + U64.pack(window), b"")
@@ -68,9 +67,9 @@ def begin_load(store: ShardStore, windows: Collection[int]) -> None:
 
 
 def commit_load(store: ShardStore, window: int, changes: WindowChanges, *, again: bool) -> list[Path]:
-    """From now on RocksDB holds the window. To be flushed before these files are removed.
+    """From now on RocksDB has the window. Flush before its files are removed.
 
-    `again`: an earlier load was cut short.
+    `again`: an earlier load was interrupted.
     """
     batch = WriteBatch(raw_mode=True)
     dropped_keys = [key for key, _ in store.range(*bounds(DROPPED, window))] if again else changes.dropped
@@ -85,10 +84,10 @@ def commit_load(store: ShardStore, window: int, changes: WindowChanges, *, again
 def commit_rewrite(
     store: ShardStore, window: int, file: CatalogFile | None, changes: WindowChanges, present_keys: Collection[bytes]
 ) -> list[Path]:
-    """From now on `file`, if any, holds what is left of the window's files. To be flushed before these are removed.
+    """From now on `file`, if any, has the remaining rows of the window's files. Flush before these are removed.
 
-    `present_keys`: the journal's early keys that are in the new file. Without a new file, nothing may be left of the
-    old ones.
+    `present_keys`: the journal's early keys that are in the new file. Without a new file, the old ones must have no
+    rows left.
     """
     batch = WriteBatch(raw_mode=True)
     _forget(store, window, batch)
@@ -107,7 +106,7 @@ def commit_rewrite(
 
 
 def commit_join(store: ShardStore, files: Sequence[CatalogFile], new_file: CatalogFile) -> list[Path]:
-    """From now on `new_file` holds what these files of its window held. To be flushed before they are removed."""
+    """From now on `new_file` has the rows of these files of its window. Flush before they are removed."""
     if sum(file.about.rows for file in files) != new_file.about.rows:
         raise CorruptStore(
             f"{store.path / new_file.name} has {new_file.about.rows} messages, and not those of its files"
@@ -122,7 +121,7 @@ def commit_join(store: ShardStore, files: Sequence[CatalogFile], new_file: Catal
 
 def _forget(store: ShardStore, window: int, batch: WriteBatch) -> None:
     if store.delay_files.rowless(window):
-        raise RuntimeError(f"window {window} would lose what is kept of messages that were cancelled in its files")
+        raise RuntimeError(f"window {window} would lose the records of messages that were cancelled in its files")
     batch.delete_range(*bounds(DROPPED, window))
     batch.delete(DROPS + U64.pack(window))
     batch.delete(ROWLESS_COUNT + U64.pack(window))

@@ -111,7 +111,7 @@ def test_the_first_key_of_an_open_server_is_an_admins_and_closes_it_when_told_to
         assert status(server.url, "", "POST", "/v1/messages") == 201
         for more in ((), ("--data", data)):
             refused = run("keys", "create", "shop", "--scope", "send", "--yes", *more, url=server.url)
-            assert refused.returncode != 0 and "has to be an admin's" in refused.stderr
+            assert refused.returncode != 0 and "must be an admin's" in refused.stderr
             unsure = run("keys", "create", "ops", "--role", "admin", *more, url=server.url)
             assert unsure.returncode == 2 and "--yes" in unsure.stderr
         assert status(server.url, "", "POST", "/v1/messages") == 201

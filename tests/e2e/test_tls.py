@@ -131,6 +131,6 @@ def test_certificates_are_replaced_under_load(authority: Authority, tmp_path: Pa
         assert len(payloads) == len(set(payloads)) == sum(sent)
         Path(files.key).write_text("garbage")
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "TLS goes on with what it has" in server.log, "the complaint")
+        wait_for(lambda: "TLS keeps its current files" in server.log, "the complaint")
         assert serial()
         assert server.stop() == 0, server.log

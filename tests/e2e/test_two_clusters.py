@@ -299,7 +299,7 @@ def test_a_topic_that_was_made_again_is_refused(site: Site) -> None:
     staging.stop()
     asyncio.run(delete_topic(site.bootstrap, "duemq.staging.buffer"))
     said = site.refused(node)
-    assert "topic 'duemq.staging.buffer' has the id" in said and "made again, mirrored or restored" in said
+    assert "topic 'duemq.staging.buffer' has the id" in said and "recreated, mirrored or restored" in said
     assert "topic 'duemq.staging.buffer' has the id" in site.refused(proxy)
     site.goes_on(site.production)
 

@@ -1,7 +1,7 @@
-"""The connections of an HTTP server, bounded: how many, and how long the other side of each may take.
+"""The connections of an HTTP server, with bounds on their number and on how long each client may take.
 
-Each has a limit of time for sending its head and its body, and for reading the answers. A look every few seconds ends
-those that are over it. So a client that is silent costs nothing per request of all others.
+Each has time limits for sending its head and its body, and for reading the answers. A check every few seconds closes
+connections over their limits, so a silent client costs the requests of other clients nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from duemq.web.request_id import RequestIds
 
 log = logging.getLogger(__name__)
 
-DRAINING: Final = "duemq.draining"  # true in the scope of a request that came after the server was asked to stop
-_BRIEF_S = 1.0  # a connection that has been idle, or served, for less than this is let be while there are others
-_SEARCHED = 64  # so many that are served are looked at to find one that may be closed
+DRAINING: Final = "duemq.draining"  # true in the scope of a request that came after the stop was requested
+_BRIEF_S = 1.0  # a connection idle, or served, for less than this is closed only if there is no other
+_SEARCHED = 64  # the most served connections that are checked to find one that may be closed
 
 
 class ConnectionLimits(NamedTuple):
-    """`head_bytes`: of one head. `unsent_bytes`: of answers that clients have not read, and of heads that they have not
-    sent to the end; each of all connections together.
+    """`head_bytes`: of one head. `unsent_bytes`: of unread answers, and of incomplete heads; each limit is for all
+    connections together.
 
     `keep_alive_s`: how long a connection may wait for its next request. `drain_s`: how long connections are still
-    accepted after a stop was asked for.
+    accepted after a stop was requested.
     """
 
     connections: int = 10_000
@@ -58,25 +58,25 @@ class Connection(Protocol):
 
 
 class Connections:
-    """The connections of one server by what they do now; those that have done it for longest come first."""
+    """The connections of one server by their current activity, longest first."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.draining = False
-        self.open_head_bytes = 0  # bytes of heads that are not complete, all together
-        self.next_id = RequestIds()  # for answers to what is no request
-        self._new: OrderedDict[Connection, None] = OrderedDict()  # have asked for nothing yet
+        self.open_head_bytes = 0  # bytes of all incomplete heads
+        self.next_id = RequestIds()  # for answers to malformed requests
+        self._new: OrderedDict[Connection, None] = OrderedDict()  # have sent no request yet
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         self._served: OrderedDict[Connection, None] = OrderedDict()
-        self._unread: OrderedDict[Connection, int] = OrderedDict()  # with the bytes that are unsent
+        self._unread: OrderedDict[Connection, int] = OrderedDict()  # with their unsent bytes
         self._unsent = 0
-        self._ended: Counter[str] = Counter()  # since the last look, by reason
+        self._ended: Counter[str] = Counter()  # since the last check, by reason
 
     def __len__(self) -> int:
         return len(self._new) + len(self._idle) + len(self._served)
 
     def add(self, connection: Connection) -> None:
-        """Where there are too many, one of them is closed: a client that waits for the outcome of a change is not."""
+        """If there are too many, one of them is closed, but never one that waits for the outcome of a change."""
         self._new[connection] = None
         if len(self) > self.limits.connections:
             self._end(self._least_needed(connection), "made room for a new one")
@@ -91,16 +91,16 @@ class Connections:
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._served[connection] = None
-        self._served.move_to_end(connection)  # the next of several requests that were sent at once
+        self._served.move_to_end(connection)  # the next of several pipelined requests
 
     def finish(self, connection: Connection) -> None:
-        """Count a connection as idle: it has its answer."""
+        """Count a connection as idle after its answer."""
         if connection in self._served:
             del self._served[connection]
             self._idle[connection] = None
 
     def does_not_read(self, connection: Connection) -> None:
-        """Where too much is unsent, others that have not read for longer are closed."""
+        """If too much is unsent, close the connections that have not read for longest."""
         self.reads(connection)
         self._relieve()
         self._unread[connection] = size = connection.transport.get_write_buffer_size()
@@ -110,17 +110,17 @@ class Connections:
         self._unsent -= self._unread.pop(connection, 0)
 
     def failed(self, reason: str) -> None:
-        """Count a connection that had no TLS handshake, and why."""
+        """Count a connection whose TLS handshake failed, with the reason."""
         self._ended[f"no TLS handshake: {reason}"] += 1
 
     def drain(self) -> None:
-        """Have each be closed with its next answer."""
+        """Close each with its next answer."""
         self.draining = True
         for connection in self._served:
             connection.close_after_answer()
 
     async def run(self) -> None:
-        """Look after them for ever."""
+        """Check them forever."""
         limits, time = self.limits, asyncio.get_running_loop().time
 
         async def turn() -> float:
@@ -130,7 +130,7 @@ class Connections:
         await Loop("connections", turn).run()
 
     def look(self, now: float) -> None:
-        """End those whose other side takes too long, or does not read what it asked for."""
+        """Close connections whose client takes too long, or does not read its answers."""
         for connection in (*self._new, *self._idle, *self._served):
             if (reason := self._overdue(connection, now)) is not None:
                 self._end(connection, reason)
@@ -148,8 +148,8 @@ class Connections:
         self._ended.clear()
 
     def _least_needed(self, newcomer: Connection) -> Connection:
-        """First come those that have asked for nothing yet and those that are idle, then those that do not read, then
-        those that can ask again.
+        """First those without a request yet and idle ones, then those that do not read, then those that can send their
+        request again.
         """
         now = newcomer.since
         waiting = [next(iter(group)) for group in (self._new, self._idle) if group]
@@ -168,7 +168,7 @@ class Connections:
         return next((connection for connection in waiting if connection is not newcomer), newcomer)
 
     def _overdue(self, connection: Connection, now: float) -> str | None:
-        """What the other side has not done in its time."""
+        """What the client did not do in time."""
         limits, wait_s = self.limits, now - connection.since
         if connection.unread_since is not None and now - connection.unread_since > limits.write_s:
             return "the client does not read its answer"
@@ -180,11 +180,11 @@ class Connections:
             return "the client sends no request" if wait_s > limits.head_s else None
         if connection.head_since is not None:
             start_s = max(connection.head_since, connection.since)
-            return "the client does not send its request to the end" if now - start_s > limits.head_s else None
+            return "the client does not complete its request" if now - start_s > limits.head_s else None
         return "the client sends no further request" if wait_s > limits.keep_alive_s else None
 
     def _relieve(self) -> None:
-        """End those that have not read for longest, until what is unsent is within its bound."""
+        """Close those that have not read for longest, until the unsent bytes are within their bound."""
         while self._unread and self._unsent > self.limits.unsent_bytes:
             self._end(next(iter(self._unread)), "the client does not read its answer, and too much is unsent")
 

@@ -1,4 +1,4 @@
-"""One request and its answer on an HTTP connection: the cycle of uvicorn, which can write a finished answer as one."""
+"""One request and its answer on an HTTP connection: uvicorn's cycle, plus a single write for a finished answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NO_BODY: Final = frozenset((204, 304))
 
 
 class Exchange(RequestResponseCycle):
-    """Streams are sent through `send`, as ASGI says; a finished answer through `respond`."""
+    """Streams are sent through `send`, as in ASGI; a finished answer through `respond`."""
 
-    # What each begins with: uvicorn sets these one by one in each of them.
+    # Initial values, which uvicorn sets one by one in each instance.
     disconnected = False
     more_body = True
     response_started = response_complete = False
@@ -31,9 +31,9 @@ class Exchange(RequestResponseCycle):
         self.message_event, self.body = asyncio.Event(), bytearray()
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
-        """Write head and body with one call of the system, the same bytes as `send` would in two.
+        """Write head and body with one system call: the same bytes as `send` writes with two.
 
-        False, and nothing is done, where `send` has to wait, to refuse, or to leave the body out.
+        False, without writing, if `send` has to wait, to refuse, or to omit the body.
         """
         if (
             self.response_started or self.disconnected or self.flow.write_paused
@@ -42,7 +42,7 @@ class Exchange(RequestResponseCycle):
             return False
         head = b"".join([b"%b: %b\r\n" % pair for pair in headers])
         if head.count(b"\n") != len(headers) or head.count(b"\r") != len(headers):
-            return False  # an end of line within a header: `send` refuses it
+            return False  # a line break within a header: `send` refuses it
         if not self.keep_alive:
             head += b"connection: close\r\n"
         self.response_started = self.response_complete = True
@@ -56,7 +56,7 @@ class Exchange(RequestResponseCycle):
 
 
 async def respond(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a response: a finished one as a whole, where `send` is that of an `Exchange`."""
+    """Send a response: a finished one with one write, if `send` is that of an `Exchange`."""
     exchange = getattr(send, "__self__", None)
     if (
         type(exchange) is Exchange

@@ -1,4 +1,4 @@
-"""One connection of an HTTP server: the protocol of uvicorn, with the bounds and the manners that it leaves out."""
+"""One connection of an HTTP server: uvicorn's protocol with the bounds and the graceful closing that it lacks."""
 
 from __future__ import annotations
 
@@ -21,58 +21,58 @@ from duemq.web.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
-# It warns of each request that it cannot read, and of each Upgrade: anybody could fill the log.
+# uvicorn warns about each malformed request and each Upgrade: any client could fill the log.
 _quiet: Final = logging.getLogger("uvicorn.error.connection")
 _quiet.setLevel(logging.ERROR)
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _VERSIONS = frozenset(("1.0", "1.1"))
-_AHEAD = 100  # so many requests may be sent before the one that is served is answered; each takes some KiB
-_LINGER_S = 1.0  # for the other side to read the last answer, or to show whether it is still there
+_AHEAD = 100  # the most pipelined requests before an answer; each takes some KiB
+_LINGER_S = 1.0  # for the client to read the last answer, or to show that it is still there
 
 
 class HttpConnection(HttpToolsProtocol):
-    """A server makes a subclass of it, with its connections as an attribute of the class: see `connection_class`."""
+    """Each server has a subclass with its connections as a class attribute: see `connection_class`."""
 
     among: ClassVar[Connections]
-    # That of the newest request, which is not always the one that is served.
+    # Of the newest request, which may not be the one being served.
     cycle: RequestResponseCycle | None  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.logger = _quiet
-        self.since = 0.0  # since when it is idle, or served; all times are those of the loop
-        self.head_since: float | None = None  # since when it has sent a part of a head
-        self.unread_since: float | None = None  # since when more is unsent than the transport likes to hold
+        self.since = 0.0  # when it became idle or served; all times are of the loop
+        self.head_since: float | None = None  # when the first part of a head came
+        self.unread_since: float | None = None  # when the unsent bytes passed the transport's mark
         self._served: RequestResponseCycle | None = None
-        self._unbounded = 0  # bytes of a head that is not complete, or of what is neither head nor body
-        self._open_head_bytes = 0  # what the parser may hold of it
-        self._moved = False  # whether what just came had a part of a body
-        self._deaf = False  # what comes from now on is read and thrown away
-        self._fault = ""  # what is wrong with a head that can be read
+        self._unbounded = 0  # bytes of an incomplete head, or outside of head and body
+        self._open_head_bytes = 0  # how many of them the parser may hold
+        self._moved = False  # whether the latest data contained part of a body
+        self._deaf = False  # further data is read and discarded
+        self._fault = ""  # the problem with a readable head
 
     @property
     def sends_body(self) -> bool:
-        """Whether it could send more of the body of the request that is served, or was."""
+        """Whether the client can still send more of the body of the current or last request."""
         return self._is_unfinished and self.cycle is self._served
 
     @property
     def _is_unfinished(self) -> bool:
-        """Whether the end of the newest request's body is still to come."""
+        """Whether the newest request's body is incomplete."""
         return self.cycle is not None and self.cycle.more_body
 
     @property
     def can_ask_again(self) -> bool:
-        """Whether what it is served would leave nothing behind if it were closed."""
+        """Whether the current request has no effect if the connection is closed, so that the client can repeat it."""
         served = self._served
         return served is not None and (served.more_body or served.scope["method"] in SAFE_METHODS)
 
     def close_after_answer(self) -> None:
-        """Say so with the answer; where its head has been sent already, with the next one."""
+        """Announce it in the answer, or in the next one if the head has been sent."""
         if self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
-    # --- what the transport tells ---------------------------------------------------------------------------------
+    # --- events of the transport ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -82,7 +82,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.among.remove(self)
         self.among.open_head_bytes -= self._open_head_bytes
-        if self._served is not None and not self._served.response_complete:  # the newest learns it below
+        if self._served is not None and not self._served.response_complete:  # the newest is told below
             self._served.disconnected = True
             self._served.message_event.set()
         if self.timeout_keep_alive_task is not None:
@@ -96,11 +96,11 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         if self.scope is None or "method" not in self.scope:  # the parser sets it when a head is complete
             if self.head_since is None:
-                # What came with the first part may have been another request's.
+                # Data that came with the first part may belong to another request.
                 self.head_since, self._unbounded = self.loop.time(), 1
             else:
                 self._unbounded += len(data)
-        elif self._is_unfinished and not self._moved:  # extensions of chunks, and fields behind the last one
+        elif self._is_unfinished and not self._moved:  # chunk extensions, and trailer fields
             self.head_since = None
             self._unbounded += len(data)
         else:
@@ -120,7 +120,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse("unavailable", f"{self.among.open_head_bytes} bytes of heads without their ends are held here")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that has closed its half gets the answers to what it sent, if it is still there."""
+        """A client that has closed its half still gets the answers to its requests, if it is still there."""
         if not self._closes_behind_last():
             return False
         self._deaf = True
@@ -137,7 +137,7 @@ class HttpConnection(HttpToolsProtocol):
         self.among.reads(self)
         super().resume_writing()
 
-    # --- what the parser tells ------------------------------------------------------------------------------------
+    # --- events of the parser -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self.url, self.headers, self.expect_100_continue = b"", [], False
@@ -153,15 +153,15 @@ class HttpConnection(HttpToolsProtocol):
         if len(headers) < len(self.headers):  # some are given twice
             hosts = [name for name, _ in self.headers].count(b"host")
         if version not in _VERSIONS:
-            self._fault = f"HTTP/{version} is not spoken here, HTTP/1.1 is"
+            self._fault = f"HTTP/{version} is not supported here, HTTP/1.1 is"
         elif hosts > 1 or (hosts == 0 and version != "1.0"):
             self._fault = f"a request has one Host, this one has {hosts}"
-        elif version == "1.0" and b"transfer-encoding" in headers:  # RFC 9112, 6.1: where its body ends is not known
+        elif version == "1.0" and b"transfer-encoding" in headers:  # RFC 9112, 6.1: the end of its body is unknown
             self._fault = "HTTP/1.0 has no Transfer-Encoding"
         elif len(self.pipeline) >= _AHEAD:
             self._fault = f"more than {_AHEAD} requests wait for their turn on this connection"
         if self._fault:
-            raise ValueError(self._fault)  # the parser ends with it
+            raise ValueError(self._fault)  # stops the parser
         scope["method"] = self.parser.get_method().decode("ascii")
         if version != "1.1":
             scope["http_version"] = version
@@ -180,7 +180,7 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
-        self.headers = []  # fields that follow a body are no headers (RFC 9110, 6.5.1)
+        self.headers = []  # trailer fields are not headers (RFC 9110, 6.5.1)
         if self.among.draining:
             cast(Any, self.scope)[DRAINING] = True
             self.close_after_answer()
@@ -192,12 +192,12 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if self.cycle is not None:
-            self.cycle.more_body = False  # also of a request that was answered before its end
+            self.cycle.more_body = False  # also if a request was answered before its end
 
     def send_400_response(self, msg: str) -> None:
         self._refuse("malformed_request", self._fault or "this cannot be read as HTTP/1.1")
 
-    # --- what the requests tell -----------------------------------------------------------------------------------
+    # --- events of the requests -----------------------------------------------------------------------------------
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._served, self.since = cycle, self.loop.time()
@@ -220,10 +220,10 @@ class HttpConnection(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
     def _unset_keepalive_if_required(self) -> None:
-        """Nothing: a timer for each request costs more than to look, when one ends, at what came meanwhile."""
+        """Does nothing: a timer per request costs more than checking for new data when one ends."""
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close it where nothing came for long enough since the last answer."""
+        """Close it if nothing came for long enough after the last answer."""
         self.timeout_keep_alive_task = None
         served = self._served is not None and not self._served.response_complete
         if served or self.head_since is not None or self.transport.is_closing():
@@ -237,9 +237,9 @@ class HttpConnection(HttpToolsProtocol):
     # --- ending it ------------------------------------------------------------------------------------------------
 
     def _closes_behind_last(self) -> bool:
-        """Whether a whole request is under way: then the answer to the last one closes the connection."""
+        """Whether a complete request is in flight: then the answer to the last one closes the connection."""
         if self._is_unfinished and self.pipeline:
-            self.pipeline.popleft()  # it will never be whole
+            self.pipeline.popleft()  # it will never be complete
             self.cycle = self.pipeline[0][0] if self.pipeline else self._served
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
@@ -247,18 +247,18 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def _refuse(self, code: str, detail: str) -> None:
-        """Answer what is no request, and close. Requests before it get their answers, which close it as well."""
+        """Answer a malformed request, and close. Earlier requests get their answers, which also close it."""
         self._deaf = True
         if self.transport.is_closing():
             return
         if self._closes_behind_last():
-            self.flow.resume_reading()  # what is not read when it is closed would reset it
+            self.flow.resume_reading()  # unread data would reset the connection when it is closed
             return
         cycle = self.cycle
         if cycle is not None and cycle.more_body:
             answered = cycle.response_started
             cycle.disconnected = True
-            cycle.waiting_for_100_continue = False  # it would be written behind the end
+            cycle.waiting_for_100_continue = False  # it would be written after the end
             cycle.message_event.set()
             if answered:
                 self.transport.close()
@@ -266,13 +266,13 @@ class HttpConnection(HttpToolsProtocol):
         name = self.among.next_id()
         log.debug("request %s cannot be read: %s", name.decode(), detail, extra={"action": "http.malformed"})
         status, answer = malformed_answer(code, detail, name)
-        # Closing at once would reset it while the other side still sends, and the answer would be lost.
+        # Closing at once would reset it while the client still sends, and the answer would be lost.
         self.transport.write(STATUS_LINE[status] + answer)
         self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _leave_reader(self) -> None:
-        """A client that only reads, and gets nothing, has most likely gone. It would be waited for in vain."""
+        """Do not wait for a client that only reads and gets nothing: it has most likely gone."""
         served = self._served
         if served is None or self.transport.is_closing():
             return
@@ -288,7 +288,7 @@ def connection_class(connections: Connections) -> type[HttpConnection]:
 
 
 def over_tls(kind: type[HttpConnection], context: ssl.SSLContext) -> Callable[..., asyncio.Protocol]:
-    """What makes the connections of a server with TLS."""
+    """The factory for the connections of a server with TLS."""
 
     def plain_answer() -> bytes:
         detail = "TLS is spoken here: the URL begins with https://"

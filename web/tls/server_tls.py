@@ -1,4 +1,4 @@
-"""The TLS of a server: its context, whose files are looked at now and then, and when its certificate expires."""
+"""The TLS of a server: its context, whose files are checked regularly, and the expiry of its certificate."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from duemq.tls.contexts import FileContext
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 60.0  # connections look, too: this is for a server that has none
+_LOOK_S = 60.0  # connections check, too; this is for a server without any
 
 
 class ServerTls:
-    """`cert`: the file with the certificate, which `setting` names. Raises BadConfig."""
+    """`cert`: the file with the certificate, from `setting`. Raises BadConfig."""
 
     def __init__(self, context: FileContext, cert: str, setting: str) -> None:
         self.context = context
@@ -36,7 +36,7 @@ class ServerTls:
             try:
                 self._expires_at = expiry_of(self._cert)
             except BadConfig:
-                return self._expires_at  # somebody is writing it
+                return self._expires_at  # it is being written
             self._of = self.context.current
         return self._expires_at
 
@@ -50,7 +50,7 @@ class ServerTls:
         gauge.labels(self._setting).set_function(self.expires_at)
 
     def reload_on_signal(self) -> None:
-        """SIGHUP has the files read at once, whether they look new or not."""
+        """Reload the files on SIGHUP, even if they look unchanged."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: self.refresh(force=True))
 
     def refresh(self, *, force: bool = False) -> None:
@@ -58,7 +58,7 @@ class ServerTls:
             log.warning("%s: the new certificate in %s has expired", self._setting, self._cert, extra={"action": "tls"})
 
     async def watch(self) -> None:
-        """Look after the files for ever."""
+        """Check the files forever."""
 
         async def turn() -> float:
             self.refresh()

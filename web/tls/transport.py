@@ -1,8 +1,8 @@
 """TLS for a connection of a server, between the socket's transport and the protocol above.
 
-The protocol gets this as its transport as soon as the connection is there: so the time for a handshake is that for a
-first request, and a connection without one counts as any other. What is unsent is counted as the socket has it, a half
-can be closed, and a connection that ends says so to the other side, as RFC 8446 (6.1) wants.
+The protocol gets this transport as soon as the connection exists. So the time limit of a first request covers the
+handshake, and a connection without a handshake counts like any other. Unsent bytes are those of the socket, one half
+can be closed, and closing sends an alert to the other side, as RFC 8446 (6.1) requires.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from contextlib import suppress
 from typing import Any, Final
 
 _CHUNK: Final = 64 << 10  # decrypted bytes that the protocol gets at a time
-_HANDSHAKE: Final = 0x16  # how each connection of TLS begins
+_HANDSHAKE: Final = 0x16  # the first byte of each TLS connection
 _LINGER_S = 1.0
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """For its protocol a transport, for the socket's transport a protocol.
+    """A transport for its protocol, and a protocol for the socket's transport.
 
-    `on_failure` is told why there was no handshake. `plain_answer`: what a client gets that speaks HTTP without TLS.
+    `on_failure` gets the reason of a failed handshake. `plain_answer`: the answer to a client that uses HTTP without
+    TLS.
     """
 
     def __init__(
@@ -37,15 +38,15 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._raw: asyncio.Transport = None  # type: ignore[assignment]  # until there is a connection
-        self._begun = False  # the other side has sent something
-        self._ready = False  # the handshake is over
-        self._paused = False  # the protocol takes nothing now
-        self._ended = False  # we have said that nothing more comes
+        self._begun = False  # the other side has sent data
+        self._ready = False  # the handshake is done
+        self._paused = False  # the protocol has paused reading
+        self._ended = False  # we have sent our end
         self._lost = False
-        self._eof = False  # nothing more comes from the other side
+        self._eof = False  # the other side has sent its end
         self._eof_told = False
 
-    # --- what the socket's transport tells ------------------------------------------------------------------------
+    # --- events of the socket's transport -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._raw = transport
@@ -67,7 +68,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if not self._ready:
             return False
         self._advance()
-        return True  # who closes it is the protocol
+        return True  # the protocol closes it
 
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
@@ -77,10 +78,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        del self._tls, self._incoming, self._outgoing  # tens of KiB, which a cycle of references would keep for long
+        del self._tls, self._incoming, self._outgoing  # tens of KiB, which a reference cycle would keep for long
         self._protocol.connection_lost(exc)
 
-    # --- what the protocol asks for -------------------------------------------------------------------------------
+    # --- calls of the protocol ------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._ended or self._lost or not self._ready or self._raw.is_closing():
@@ -98,7 +99,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def write_eof(self) -> None:
-        """What comes from the other side after this is thrown away."""
+        """Later data from the other side is discarded."""
         self._end()
         self._raw.write_eof()
 
@@ -119,7 +120,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def resume_reading(self) -> None:
         self._paused = False
-        asyncio.get_running_loop().call_soon(self._advance)  # what is decrypted comes before what is read now
+        asyncio.get_running_loop().call_soon(self._advance)  # decrypted data comes before new data
         self._raw.resume_reading()
 
     def get_write_buffer_size(self) -> int:
@@ -137,7 +138,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # --- the engine -----------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Shake hands, then hand on what can be decrypted."""
+        """Do the handshake, then pass decrypted data to the protocol."""
         if self._lost or self._ended:
             return
         try:
@@ -167,17 +168,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._raw.write(self._outgoing.read())
 
     def _end(self) -> None:
-        """Say that nothing more comes, if there was a handshake."""
+        """Send our end, if the handshake is done."""
         if self._ended or self._lost:
             return
         self._ended = True
         if self._ready:
-            with suppress(ssl.SSLError):  # it would like to wait for the other side's word
+            with suppress(ssl.SSLError):  # it wants to wait for the other side's end
                 self._tls.unwrap()
         self._flush()
 
     def _fail(self, error: ssl.SSLError) -> None:
-        """Let the other side know why, and close."""
+        """Tell the other side why, and close."""
         if not self._ready:
             self._on_failure(
                 getattr(error, "verify_message", None) or (error.reason or "unknown").lower().replace("_", " ")
@@ -191,7 +192,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Closing at once would reset it while the other side still sends, and it would not learn why."""
+        """Linger before closing: a reset while the other side still sends would hide the reason."""
         self._ended = True
         self._raw.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, self._raw.abort)

@@ -1,8 +1,8 @@
-"""How far this machine's clock is from the brokers'.
+"""Measures the offset between this machine's clock and the brokers'.
 
-Kafka has no request for the time. But a broker stamps the records of duemq's own topics when it appends them, and says
-so in its acknowledgement: between sending and that, its clock showed this. So each sample is an interval in which the
-brokers' clock was, and what is reported is the part of the difference that is beyond doubt.
+Kafka has no request for the time. But a broker stamps the records of duemq's own topics when it appends them, and
+returns the stamp in its acknowledgement: its clock showed that time between send and answer. So each sample is an
+interval for the brokers' clock, and only the certain part of the difference is reported.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 _LATELY_S, _FRESH_S, _MAX_SAMPLES, _TRIES = 10.0, 1.0, 64, 3
-_SOON_S = 0.05  # a node that leads many shards has hundreds of samples a second, which tell no more than twenty do
+_SOON_S = 0.05  # a node with many shards has hundreds of samples a second, which are no better than twenty
 _GRAIN_MS = 2.0  # three clocks that are read in whole ms
-_STEP_MS = 50.0  # by so much samples may contradict each other: brokers' clocks differ a little, too
+_STEP_MS = 50.0  # samples may differ by this much, because brokers' clocks differ a little, too
 
 
 class _Sample(NamedTuple):
-    """`ahead`: the brokers' clock minus the steady one, ms, give or take `doubt`. `at`: when it was taken, s."""
+    """`ahead`: the brokers' clock minus the steady one, ms, ± `doubt`. `at`: when it was taken, s."""
 
     at: float
     ahead: float
@@ -28,7 +28,7 @@ class _Sample(NamedTuple):
 class ClockProbe:
     """`clock` gives epoch ms, `steady` s of any origin.
 
-    Samples are kept by the steady clock, so that they stay right when `clock` is set.
+    Samples are relative to the steady clock, so that they stay right when `clock` is set.
     """
 
     def __init__(self, clock: Callable[[], int], steady: Callable[[], float] = time.monotonic) -> None:
@@ -44,13 +44,13 @@ class ClockProbe:
         last = self._samples[-1] if self._samples else None
         if last is not None and at - last.at < _SOON_S and last.doubt <= doubt and abs(last.ahead - ahead) <= doubt:
             return
-        # A clock was set, or this machine slept: what was measured before says nothing any more.
+        # A clock was set, or this machine slept: earlier samples are worthless.
         older = self._samples[1 - _MAX_SAMPLES :]
         agreeing = [old for old in older if abs(old.ahead - ahead) <= old.doubt + doubt + _STEP_MS]
         self._samples = [*agreeing, _Sample(at, ahead, doubt)]
 
     def lately(self) -> float | None:
-        """The brokers' clock minus ours, ms, by the quickest sample of the last seconds; None without one."""
+        """The brokers' clock minus ours, ms, from the fastest sample of the last seconds; None without one."""
         now = self._steady()
         samples = [sample for sample in self._samples if now - sample.at <= _LATELY_S]
         if not samples:
@@ -60,7 +60,7 @@ class ClockProbe:
         return max(offset - best.doubt, 0.0) if offset > 0 else min(offset + best.doubt, 0.0)
 
     async def measure(self, ask: Callable[[], Awaitable[tuple[int, int, int]]]) -> float:
-        """The same, by a sample of this moment. `ask` takes one, see `sample`; raises what it raises."""
+        """The same, from a new sample. `ask` takes it, see `sample`; its errors are raised."""
         if not self._samples or self._steady() - self._samples[-1].at > _FRESH_S:
             for _ in range(_TRIES if self.lately() is None else 1):
                 self.sample(*await ask())

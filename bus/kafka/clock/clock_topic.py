@@ -1,4 +1,4 @@
-"""The topic whose records are appended only for the stamps they get."""
+"""The topic whose records are appended only for their timestamps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CLOCK_TOPIC = "duemq.clock"
 
 _RETENTION_MS = 3_600_000
 _BATCH_BYTES = 1 << 10
-_BY_LEADER = 1  # acks: what the leader's clock shows needs no replicas
+_BY_LEADER = 1  # acks: reading the leader's clock needs no replicas
 _FRAMES = [pack_record(None, (), b"")]
 
 
 class ClockTopic:
-    """Sends requests of its own: if the topic is deleted, a shared producer would fail the appends of others too."""
+    """Uses separate requests, because after a deletion of the topic a shared producer would fail other appends, too."""
 
     def __init__(self, wire: Wire, maker: TopicMaker, options: KafkaOptions, clock: Callable[[], int]) -> None:
         self._wire, self._maker, self._options, self._clock = wire, maker, options, clock
@@ -32,16 +32,16 @@ class ClockTopic:
         self._exists = False
 
     async def ask(self) -> tuple[int, int, int]:
-        """A broker's time, and this machine's before and after it was asked, ms. Makes the topic if it is not there.
+        """A broker's time, and this machine's before and after the request, ms. Creates the topic if it is missing.
 
-        Raises LogFailed, and what making a topic raises.
+        Raises LogFailed, and the errors of creating a topic.
         """
         if self._exists:
             try:
                 return await self._append()
             except (errors.KafkaError, OSError):
                 self._exists = False
-        # Before anything names it to a broker, which might make it with settings of its own.
+        # Before any request names it to a broker, which might create it with default settings.
         await self._maker.ensure(self._topic, 1, settings_of_own(self._options, _RETENTION_MS))
         self._exists = True
         return await self._wire.retry(self._append)

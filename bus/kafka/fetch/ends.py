@@ -1,4 +1,4 @@
-"""How far partitions go, as far as this process knows: by what it wrote, and by what brokers said."""
+"""The known ends of partitions, from this process's writes and from brokers' answers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class LogEnds:
         self._topics: dict[str, dict[int, int]] = {}
 
     def find(self, where: Partition) -> int | None:
-        """The end of a partition; None where nothing is known of it."""
+        """The end of a partition; None if unknown."""
         return self._topics.get(where[0], {}).get(where[1])
 
     def end_of(self, where: Partition) -> int:
-        """The end of a partition; 0 where nothing is known of it."""
+        """The end of a partition; 0 if unknown."""
         return self.find(where) or 0
 
     def set(self, where: Partition, end: int) -> None:

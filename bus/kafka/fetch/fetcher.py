@@ -1,8 +1,8 @@
-"""duemq's own topics, followed: frames come into memory as they are committed, and readers take them from there.
+"""Follows duemq's own topics: fetches frames into memory as they are committed, and readers read them there.
 
-One fetch per broker waits for whatever comes first. A partition is part of it once a reader has come to the end of what
-is here, and until that brought something: readers that look rarely cost few fetches, and the next frames are on their
-way while a reader works on the last ones. Only one with a backlog is fetched ahead of its reader, as memory allows.
+One fetch per broker waits for new frames. It includes a partition from when a reader has read all frames in memory
+until more arrive. So rare reads cost few fetches, and the next frames are in flight while a reader handles the last
+ones. Only a partition with a backlog is fetched ahead of its reader, as memory allows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from duemq.model.messages.record import Partition, StoredRecord
 log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 1 << 20
-_BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is more
+_BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size means that there is more
 _LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
-# A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
-# gets its own fetch on its own connection, because a broker answers the requests of one connection in turn. The
-# more of them wait, the shorter the next one, so that a connection is free again soon. More connections would be more
-# and smaller fetches where there is much to do. None waits longer than the first one does: then all share the next one.
+# A partition wanted after a fetch was sent gets a separate fetch, on another connection, because a broker answers the
+# requests of one connection in turn. The more fetches wait, the shorter the next one waits, so that a connection is
+# free again soon. More connections would mean more and smaller fetches under load. No fetch waits longer than the first
+# one: after that, all share the next one.
 _WAITS_MS = 500, 100, 40, 20
-_TOGETHER_S = 0.004  # fetches that end by their time end within this time
+_TOGETHER_S = 0.004  # fetches that time out together do so within this time
 _TROUBLE_S = 5.0
 _RETRY_S, _LONGEST_S = 0.1, 1.0  # pauses of a partition that fails; they grow with the outage
 _SENTENCE = "partition {1} of topic {0!r} cannot be read: {2}"
 _DEPOSED_S = 1.0
-_LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but joined
+_LEAP = 20_000  # if a reader is this far ahead, the tail jumps to it instead of catching up
 
 
 def _now() -> float:
@@ -45,7 +45,7 @@ def _now() -> float:
 
 
 class Flight(NamedTuple):
-    """A fetch under way. `ends_at`: when the broker answers at the latest, s of the loop."""
+    """A fetch in flight. `ends_at`: when the broker answers at the latest, s of the loop."""
 
     task: asyncio.Task[None]
     ends_at: float
@@ -54,10 +54,9 @@ class Flight(NamedTuple):
 class PartitionBuffer:
     """The newest frames of one partition.
 
-    `read_to`: how far its foremost reader is, -1 if nobody has read. `wants_more`: whether more is to be fetched.
-    `flight`: the fetch that includes it just now. `log_start`: the first offset that the broker still has. `is_lost`:
-    the broker does not have the next offset. A partition that fails is left out of fetches until `rests_until`, on the
-    clock of the loop.
+    `read_to`: how far its foremost reader is, -1 without any. `wants_more`: whether to fetch more. `flight`: the fetch
+    that includes it now. `log_start`: the first offset that the broker still has. `is_lost`: the broker does not have
+    the next offset. A failing partition is left out of fetches until `rests_until`, on the loop's clock.
     """
 
     __slots__ = (
@@ -70,7 +69,7 @@ class PartitionBuffer:
         self.restart()
 
     def restart(self) -> None:
-        """Know nothing of it: its end has to be found."""
+        """Forget everything: its end must be found again."""
         self.run = Run(0)
         self.started = self.is_lost = False
         self.wants_more = True
@@ -83,7 +82,7 @@ class PartitionBuffer:
         self.rests_until = 0.0
 
     def start(self, offset: int, read_to: int) -> None:
-        """Begin anew at this offset. A fetch that is under way for another one counts no more."""
+        """Start again at this offset. A fetch in flight for another offset no longer counts."""
         self.run, self.read_to, self.started, self.flight = Run(offset), read_to, True, None
         self.wants_more, self.is_lost = True, False
 
@@ -91,11 +90,11 @@ class PartitionBuffer:
 class Tails:
     """The newest frames of all followed partitions.
 
-    `wake_readers` is called with the partitions whose readers have something new; `known_end` says how far a partition
-    was committed, as far as this process knows, 0 where it does not. `doubt` is called with topic and number of each
-    partition that begins to fail, and with the offset if its log ends before that.
+    `wake_readers` is called with the partitions that have new frames; `known_end` returns the committed end of a
+    partition, 0 if this process does not know it. `doubt` is called with topic and number of each partition that begins
+    to fail, and with the offset if its log ends before it.
 
-    A partition that fails rests alone: the others are fetched without it.
+    A failing partition rests alone: the others are fetched without it.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Tails:
         self._first_ends_at: dict[int, float] = {}  # by broker: of its last fetch on the first connection
 
     def follow(self, partition: Partition, known_end: int | None = None) -> PartitionBuffer:
-        """Follow it from now on: from where it is known to end, or from its end as the broker says it."""
+        """Follow it from now on, starting at its known end, or else at the broker's."""
         tail = self._tails.get(partition)
         if tail is None:
             tail = self._tails[partition] = PartitionBuffer(partition)
@@ -129,7 +128,7 @@ class Tails:
         return partition in self._tails
 
     def first(self, partition: Partition) -> int:
-        """Where its frames in memory begin."""
+        """The first offset of its frames in memory."""
         return self._tails[partition].run.first
 
     def reach(self, partition: Partition) -> int:
@@ -137,7 +136,7 @@ class Tails:
         return tail.run.end if tail is not None and tail.started else 0
 
     def read(self, partition: Partition, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord] | None:
-        """What is there from `offset` on; None where the tail begins later, so that the broker has to be asked."""
+        """Frames in memory from `offset` on; None if the tail begins later, so that the broker must be read."""
         tail = self.follow(partition)
         run = tail.run
         offset = max(offset, tail.log_start)
@@ -157,7 +156,7 @@ class Tails:
         return records
 
     def want(self, partition: Partition) -> None:
-        """A reader has all that is here, and waits for more."""
+        """A reader has read all frames in memory, and waits for more."""
         tail = self.follow(partition)
         if not tail.wants_more:
             tail.wants_more = True
@@ -169,7 +168,7 @@ class Tails:
             tail.run.cut(before)
 
     def restart(self, topic: str) -> None:
-        """Drop all that is known of a topic: it is another one now."""
+        """Forget a topic: it was replaced by another one."""
         for tail in self._tails.values():
             if tail.partition[0] == topic:
                 tail.restart()
@@ -233,7 +232,7 @@ class Tails:
         task.add_done_callback(on_done)
 
     async def _place(self, tail: PartitionBuffer) -> None:
-        """Find the offset at which a partition goes on, in a task apart from the fetches."""
+        """Find the offset at which a partition continues, in a separate task."""
         where, is_new = tail.partition, not tail.started
         try:
             offset = (await self._wire.offsets([where], LATEST if is_new else EARLIEST))[where]
@@ -246,12 +245,12 @@ class Tails:
             elif tail.is_lost:
                 self._doubt_log(*where, tail.run.end)
                 raise errors.OffsetOutOfRangeError(f"the log ends before offset {tail.run.end}")
-        except Exception as error:  # whatever it is, it is tried again
+        except Exception as error:  # retried whatever it is
             tail.is_lost = False  # the log may have grown
             self._note_failure(tail, error)
 
     def _launch_at(self, node: int, tails: list[PartitionBuffer]) -> None:
-        """Start a fetch where a connection is free, but not just before others end whose partitions are to share it."""
+        """Start a fetch on a free connection, but not right before others end whose partitions can share it."""
         loop = asyncio.get_running_loop()
         now, first_ends_at = loop.time(), self._first_ends_at.get(node, 0.0)
         if abs(first_ends_at - now) <= _TOGETHER_S and (pause_s := self._until_together(node, now)) > 0:
@@ -267,7 +266,7 @@ class Tails:
                 return
 
     def _until_together(self, node: int, now: float) -> float:
-        """For how long (s) fetches of this broker go on that end by their time just now, 0 where none does."""
+        """The time (s) until fetches of this broker that are about to time out end; 0 if there are none."""
         ends = [flight.ends_at for (broker, _), flight in self._flights.items() if broker == node]
         return max((end + _TOGETHER_S - now for end in ends if abs(end - now) <= _TOGETHER_S), default=0.0)
 
@@ -290,7 +289,7 @@ class Tails:
         task.add_done_callback(on_done)
 
     async def _fly(self, node: int, connection: str, tails: list[PartitionBuffer], wait_ms: int) -> None:
-        """One fetch. Whatever goes wrong is tried again after a while, by the next one."""
+        """One fetch. After any error, the next one retries after a pause."""
         offsets = {tail.partition: tail.run.end for tail in tails}
         try:
             answers = await self._wire.fetch(node, offsets, wait_ms, _FETCH_BYTES, connection)
@@ -302,7 +301,7 @@ class Tails:
         for tail in tails:
             answer = answers.get(tail.partition)
             if answer is None or tail.run.end != offsets[tail.partition]:
-                continue  # somebody began to read elsewhere meanwhile
+                continue  # a reader has moved it elsewhere
             if answer.error is errors.OffsetOutOfRangeError:
                 tail.is_lost = True
                 continue
@@ -318,7 +317,7 @@ class Tails:
         self._wake_readers(grown)
 
     def _take(self, tail: PartitionBuffer, answer: FetchedRecords) -> bool:
-        """True if the partition got on. Raises KafkaError."""
+        """True if the partition advanced. Raises KafkaError."""
         if answer.error is not None:
             raise answer.error()
         tail.log_start = max(tail.log_start, answer.start)
@@ -332,7 +331,7 @@ class Tails:
         return True
 
     def _doubt(self, tail: PartitionBuffer) -> None:
-        """A broker that does not have what was committed was deposed, perhaps, and does not know it: ask who leads."""
+        """A broker without committed frames may be a former leader that does not know it: ask for the leader."""
         now = _now()
         if self._known_end(tail.partition) <= tail.run.end:
             tail.short_since = None
@@ -343,7 +342,7 @@ class Tails:
             self._wire.client.force_metadata_update()
 
     def _note_failure(self, tail: PartitionBuffer, error: Exception) -> None:
-        """Let a partition rest, and ask who leads it."""
+        """Let a partition rest, and ask for its leader."""
         now = _now()
         tail.failure = str(error) or type(error).__name__
         if tail.failing_since is None:
@@ -351,7 +350,7 @@ class Tails:
             self._failing.add(tail)
             self._doubt_log(*tail.partition, None)
             log.warning(
-                "kafka: partition %d of %s cannot be read just now: %r", tail.partition[1], tail.partition[0], error,
+                "kafka: partition %d of %s cannot be read now: %r", tail.partition[1], tail.partition[0], error,
                 extra={"action": "kafka_fetch", "topic": tail.partition[0]},
             )  # fmt: skip
         pause_s = min(max(_RETRY_S, (now - tail.failing_since) / 10), _LONGEST_S)

@@ -1,4 +1,4 @@
-"""Reading anywhere in any topic: by asking the broker, with what it sent too much kept for the next reader."""
+"""Reads any topic at any offset from the broker, and keeps surplus frames for the next read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from duemq.model.messages.record import Partition, StoredRecord
 _FETCH_BYTES = 1 << 20
 _CACHE_BYTES = 16 << 20
 _AGAIN_MS = 20
-_PATIENCE = 50  # times a read asks again for what is known to be committed: a second
+_PATIENCE = 50  # retries of a read for committed frames: a second
 
 
 class Reader:
-    """`saw_end` is called with the last stable offset of a partition, whenever a broker says it."""
+    """`saw_end` is called with each last stable offset from a broker."""
 
     def __init__(self, wire: Wire, saw_end: Callable[[Partition, int], None]) -> None:
         self._wire, self._saw_end = wire, saw_end
@@ -29,17 +29,17 @@ class Reader:
     async def read(
         self, partition: Partition, offset: int, max_records: int, max_bytes: int, known_end: int
     ) -> list[StoredRecord]:
-        """Frames from `offset` on; goes over what holds none.
+        """Frames from `offset` on; skips stretches without any.
 
         Waits up to a second for those below `known_end`: they were committed, but a broker shows them a moment later,
-        and not before older transactions of others ended. Raises LogFailed.
+        and not before older transactions of others end. Raises LogFailed.
         """
         if max_records < 1:
             return []
         for _ in range(_PATIENCE):
             chunk = self._take(partition, offset)
             if chunk is None:
-                # The broker is asked to wait only for what it is about to have.
+                # The broker should wait only for frames that are about to arrive.
                 chunk = await self._fetch(partition, offset, _AGAIN_MS if offset < known_end else 0)
             frames = chunk.after(offset)
             if frames:
@@ -53,12 +53,12 @@ class Reader:
         return []
 
     def drop(self, partition: Partition) -> None:
-        """Drop what was kept of a partition: it was cut."""
+        """Drop the kept frames of a partition: it was truncated."""
         for place in [place for place in self._cache if place[:2] == partition]:
             self._drop(place)
 
     def forget(self, topic: str) -> None:
-        """Drop what was kept of a topic: it is gone."""
+        """Drop the kept frames of a topic: it is gone."""
         for place in [place for place in self._cache if place[0] == topic]:
             self._drop(place)
 
@@ -87,7 +87,7 @@ class Reader:
         self._drop((*partition, offset))
         self._cache[*partition, offset] = chunk
         self._cache_bytes += chunk.size
-        while self._cache_bytes > _CACHE_BYTES:  # also the chunk itself, where one record is larger than that
+        while self._cache_bytes > _CACHE_BYTES:  # even the chunk itself, if one record is larger than that
             self._drop(next(iter(self._cache)))
 
     def _drop(self, place: tuple[str, int, int]) -> RunPart | None:

@@ -1,4 +1,4 @@
-"""Record batches as a broker sends them, to frames: committed ones only, and none that stops a reader."""
+"""Decodes a broker's record batches to committed frames. No record stops a reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.model.messages.record import StoredRecord
 
 
 class DecodedRecords(NamedTuple):
-    """Frames of a fetch, and the offset the next one begins at: after all that was sent, aborted and control too."""
+    """Frames of a fetch, and the offset of the next one: after all sent records, including aborted and control ones."""
 
     records: list[StoredRecord]
     next_offset: int

@@ -8,14 +8,14 @@ from operator import attrgetter
 
 from duemq.model.messages.record import StoredRecord
 
-# What the objects of a frame take on top of its bytes.
+# Overhead of a frame's objects on top of its bytes.
 FRAME_OVERHEAD_BYTES = 200
 
 _offset_of = attrgetter("offset")
 
 
 class RunPart:
-    """All committed frames of `first` <= offset < `end`. There may be none: a broker's markers have offsets too."""
+    """All committed frames of `first` <= offset < `end`. May be empty, because a broker's markers use offsets, too."""
 
     __slots__ = ("end", "first", "records", "size")
 
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def last(self) -> int:
-        """Who has read up to here has read all frames: what follows are the broker's markers."""
+        """The end of the last frame; only the broker's markers follow."""
         return self._chunks[-1].records[-1].offset + 1 if self._chunks else self.first
 
     def add(self, chunk: RunPart) -> None:

@@ -1,6 +1,6 @@
-"""Waking readers.
+"""Wakes readers.
 
-Partitions that are followed wake theirs as frames come in. Of all others, the ends are asked while somebody waits.
+Followed partitions wake their readers as frames arrive. The ends of other partitions are polled while a reader waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Target = tuple[str, int | None]
 
 
 class Watch:
-    """`note_end` is called with each end that was asked."""
+    """`note_end` is called with each polled end."""
 
     def __init__(self, wire: Wire, catalog: Catalog, note_end: Callable[[Partition, int], None]) -> None:
         self._wire, self._catalog, self._note_end = wire, catalog, note_end
@@ -43,7 +43,7 @@ class Watch:
             del self._targets[target]
 
     async def run(self) -> None:
-        # What is wrong, `trouble` says.
+        # `trouble` reports the problem.
         pace = OutageOptions(first_s=_LOOK_S, longest_s=_LOOK_S, level=logging.DEBUG)
         await Loop("kafka watch", self._turn, every_s=_EVERY_S, expected=(DuemqError,), **pace).run()
 
@@ -73,7 +73,7 @@ class Watch:
                 numbers = range(metadata.partitions) if partition is None else (partition,)
                 partitions |= {(topic, each) for each in numbers if each < metadata.partitions}
         for where, end in (await self._wire.offsets(partitions)).items():
-            # What a topic holds that did not exist when its reader began to wait is news to that reader.
+            # If a topic did not exist when its reader began to wait, all its frames are new to the reader.
             if where[0] in self._missing and end > 0:
                 self._note_end(where, 0)
             self._note_end(where, end)
@@ -81,7 +81,7 @@ class Watch:
 
 
 class _SubscriptionProxy:
-    """One reader's wake-up call, which `inner` gives."""
+    """A subscription that wraps `inner`."""
 
     def __init__(self, inner: Subscription) -> None:
         self._inner = inner
@@ -94,7 +94,7 @@ class _SubscriptionProxy:
 
 
 class FollowedSubscription(_SubscriptionProxy):
-    """A subscription to partitions that are followed: waiting says that more of them is wanted."""
+    """A subscription to followed partitions: waiting requests more of their frames."""
 
     def __init__(self, inner: Subscription, want: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -106,7 +106,7 @@ class FollowedSubscription(_SubscriptionProxy):
 
 
 class WatchedSubscription(_SubscriptionProxy):
-    """A subscription to any other partitions: they are watched for as long as somebody waits."""
+    """A subscription to other partitions: they are polled while a reader waits."""
 
     def __init__(self, inner: Subscription, watch: Watch, target: _Target) -> None:
         super().__init__(inner)

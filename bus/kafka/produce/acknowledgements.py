@@ -1,4 +1,4 @@
-"""Waiting for the acknowledgements of one transaction's batches, for as long as a topic may keep the others."""
+"""Waits for the acknowledgements of one transaction's batches, for as long as one topic may delay the others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.messages.record import Partition
 
-_LOOK_S = 0.25  # sends that take so long may wait for a topic that is gone, or that has no leader
-_GLANCE_S = 0.05  # how often the producer's own knowledge is looked at, which is free
+_LOOK_S = 0.25  # slower sends may wait for a deleted topic, or one without a leader
+_GLANCE_S = 0.05  # how often the producer's own state is checked, which is free
 
 BatchesByPartition = dict[Partition, list[RecordBatch]]
 Positions = dict[Partition, list[tuple[int, int, int]]]
@@ -20,32 +20,32 @@ Positions = dict[Partition, list[tuple[int, int, int]]]
 
 
 class Sends(Protocol):
-    """The batches of one transaction on their way, each tried again for ever."""
+    """The batches of one transaction in flight, each retried forever."""
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether all of them have ended by then: their outcomes are looked at later."""
+        """Whether all of them have ended by then; their outcomes are checked later."""
         ...
 
     def silent(self) -> list[Partition]:
-        """The partitions that have not answered all."""
+        """The partitions with unanswered batches."""
         ...
 
     def has_leaders(self, partitions: Collection[Partition]) -> bool:
-        """Whether the producer knows who leads each of them."""
+        """Whether the producer knows a leader for each of them."""
         ...
 
     def is_in_doubt(self) -> bool:
-        """Whether some do not get into the transaction at the first try."""
+        """Whether some were not added to the transaction at the first try."""
         ...
 
 
 async def until_acknowledged(sends: Sends, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
     """Wait until all have ended. `own`: duemq's own topics.
 
-    Raises WriteRefused for a topic that cannot take its records, as the brokers say by now. They are asked
-    every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is so as soon as a
-    broker refused a batch, or the transaction does not get its partitions. A topic that is silent for
-    `patience_s` while duemq's own topics have answered is refused.
+    Raises WriteRefused for a topic that cannot accept its records, according to the brokers. They are asked every
+    `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader (as soon as a broker refuses a batch), or
+    partitions are not added to the transaction. A topic that is silent for `patience_s` while duemq's own topics have
+    answered is refused.
     """
     now = time.monotonic()
     until, look, looks = now + patience_s, now + _LOOK_S, 0

@@ -1,7 +1,7 @@
 """Appends outside of transactions, by one idempotent producer for all partitions.
 
-Calls that come while a partition's last batch is on its way gather, and go as the next one: the busier, the larger.
-While brokers are slow, calls wait here up to a bound in bytes; what is over it is refused, and nothing of it is sent.
+Calls that arrive while a partition's last batch is in flight form the next batch: the busier, the larger. While brokers
+are slow, calls wait here up to a bound in bytes; a call above it is refused, and nothing of it is sent.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from duemq.model.messages.record import Partition
 log = logging.getLogger(__name__)
 
 _GATHERED_BYTES = 4 << 20  # of one turn of a lane
-_LOOK_S = 0.05  # between looks whether a partition has a leader again
-_WAITING_BYTES = 32 << 20  # of all calls that are not answered; a batch on its way is in memory three times
+_LOOK_S = 0.05  # between checks whether a partition has a leader again
+_WAITING_BYTES = 32 << 20  # of all unanswered calls; a batch in flight is in memory three times
 
 
 Outcomes = Mapping[Partition, AppendResult | DuemqError]
@@ -43,7 +43,7 @@ class _Call(NamedTuple):
 class _TooLarge(Exception):
     """A broker refused a batch for its size.
 
-    The first `sent_count` frames are in the log, as `positions` says, and no other.
+    The first `sent_count` frames are in the log (see `positions`), and no others.
     """
 
     def __init__(self, sent_count: int, positions: list[tuple[int, int, int]], stamp: int) -> None:
@@ -63,7 +63,7 @@ def join_outcomes(outcomes: Outcomes) -> AppendResults:
 
 
 class Appender:
-    """One producer, which is opened when it is needed, and a lane for each partition.
+    """One producer, opened on demand, and a lane per partition.
 
     `note_end` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
 
@@ -79,9 +79,9 @@ class Appender:
         self._max_bytes, self._waiting_bytes = max_bytes, 0
         self._producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
-        self._sends: dict[asyncio.Future[None], Any] = {}  # those under way, with their producers
+        self._sends: dict[asyncio.Future[None], Any] = {}  # in flight, with their producers
         self._lanes: dict[Partition, list[_Call]] = {}
-        self._closed_since: dict[Partition, float] = {}  # partitions that take nothing
+        self._closed_since: dict[Partition, float] = {}  # partitions that accept nothing
         self._driving: set[asyncio.Task[None]] = set()
         self._stopping: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -94,7 +94,7 @@ class Appender:
                 await producer.start()
         except (KafkaError, OSError, TimeoutError) as error:
             await stop(producer, failed=True)
-            raise Unavailable(f"Kafka does not take a producer just now: {error!r}") from error
+            raise Unavailable(f"Kafka does not accept a producer now: {error!r}") from error
         except BaseException:
             await stop(producer, failed=True)
             raise
@@ -138,7 +138,7 @@ class Appender:
     # --- one partition --------------------------------------------------------------------------------------------
 
     async def _drive(self, where: Partition) -> None:
-        """Send what is in the lane until it is empty."""
+        """Send the lane's calls until it is empty."""
         lane = self._lanes[where]
         calls: list[_Call] = []
         try:
@@ -162,8 +162,8 @@ class Appender:
             _fail(lane, Unavailable("the log is closed"))
 
     async def _send_all(self, where: Partition, calls: list[_Call]) -> None:
-        """Send calls together. Where the broker finds a batch too large, each call that did not get through goes alone:
-        what one of them is too large for is no failure of the others."""
+        """Send calls together. If the broker finds a batch too large, each remaining call is sent alone, so that one
+        oversized call does not fail the others."""
         try:
             await self._send(where, calls)
             return
@@ -175,7 +175,7 @@ class Appender:
     async def _send_alone(self, where: Partition, call: _Call) -> None:
         topic = where[0]
         try:
-            # Where the limit was lowered, smaller batches may do.
+            # If the limit was lowered, smaller batches may work.
             if (why := refusal_of(topic, call.frames, (await self._metadata_of(topic)).max_frame_bytes)) is not None:
                 raise Rejected("payload_too_large", why)
             await self._send(where, [call])
@@ -187,7 +187,7 @@ class Appender:
             _fail([call], error)
 
     def _settle(self, calls: list[_Call], refusal: _TooLarge) -> list[_Call]:
-        """Answer the calls of which something is in the log; the others."""
+        """Answer the calls that are, at least in part, in the log; return the others."""
         end, whole = 0, 0
         for call in calls:
             end += len(call.frames)
@@ -218,7 +218,7 @@ class Appender:
                 for batch in batches:
                     ack = await (await producer.send_batch(batch.builder, topic, partition=where[1]))
                     if ack.offset < 0:
-                        raise LogFailed(f"Kafka has appended to {topic!r} before, and no longer says where")
+                        raise LogFailed(f"Kafka has already appended to {topic!r}, and no longer knows the offset")
                     positions.append((batch.start, ack.offset, ack.timestamp))
         except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
             self._catalog.forget(topic)
@@ -228,8 +228,8 @@ class Appender:
                 self._note_end(where, positions[-1][1] + sent_count - positions[-1][0])
             raise _TooLarge(sent_count, positions, stamp) from error
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:
-            # Its sequence numbers in this partition are of no more use (aiokafka never gives up on a batch): every send
-            # of it there would fail from now on.
+            # Its sequence numbers in this partition are no longer usable (aiokafka never gives up on a batch): every
+            # later send to it would fail.
             give_up(producer, *where)
             self._replace(producer, error)
             raise _unknown(error) from error
@@ -247,9 +247,9 @@ class Appender:
         return metadata
 
     async def _open_partition(self, where: Partition) -> TopicMetadata:
-        """Wait while a partition takes nothing, as long as a send would. Raises Unavailable, not LogFailed.
+        """Wait while a partition accepts nothing, for as long as a send would. Raises Unavailable, not LogFailed.
 
-        Once it has taken nothing for that long, later calls are refused at once.
+        After that, later calls are refused at once.
         """
         while True:
             metadata = await self._metadata_of(where[0])
@@ -277,7 +277,7 @@ class Appender:
     # --- the producer ---------------------------------------------------------------------------------------------
 
     async def _ready(self) -> Any:
-        """The producer; a new one once the last one failed. Raises Unavailable: nothing was sent."""
+        """The producer; a new one if the last one failed. Raises Unavailable: nothing was sent."""
         if self._producer is None:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.open(), name="kafka producer")
@@ -290,7 +290,7 @@ class Appender:
         return self._producer
 
     def _replace(self, producer: Any, error: BaseException) -> None:
-        """Send nothing more with this producer, which cannot go on in one partition. What is on its way may arrive."""
+        """Stop using this producer, which cannot continue in one partition. Batches in flight may arrive."""
         if self._producer is not producer:
             return
         self._producer = None
@@ -321,7 +321,7 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name
 
 
 async def recall_before_append(catalog: Catalog, topic: str) -> TopicMetadata | None:
-    """Call `Catalog.recall` while nothing is sent yet: raises Unavailable, for the outcome is known."""
+    """Call `Catalog.recall` before anything is sent: raises Unavailable, because the outcome is known."""
     try:
         return await catalog.recall(topic)
     except LogFailed as error:

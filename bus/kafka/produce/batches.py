@@ -1,4 +1,4 @@
-"""Frames into record batches, each of a size that its topic takes."""
+"""Packs frames into record batches of a size that the topic accepts."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from duemq.bus.base import AppendResult
 from duemq.bus.kafka.frames import to_kafka
 
-# Larger batches gain nothing, and a broker answers for a batch only once it has all of it.
+# Larger batches gain nothing, and a broker answers a batch only once it has all of it.
 _BATCH_BYTES = 1 << 20
 _UNCOMPRESSED = 0
 
 
 class RecordBatch(NamedTuple):
-    """`start`: the position of its first frame among all of them."""
+    """`start`: the position of its first frame among all frames."""
 
     start: int
     builder: Any
 
 
 def too_large(frames: Sequence[bytes], max_frame_bytes: int) -> int | None:
-    """The size of the largest frame, if a topic that takes so many bytes does not take it."""
+    """The size of the largest frame, if it exceeds the topic's limit."""
     largest = max(map(len, frames), default=0)
     return largest if largest > max_frame_bytes else None
 
 
 def refusal_of(topic: str, frames: Sequence[bytes], max_frame_bytes: int) -> str | None:
-    """Why a topic does not take these frames, None if it does."""
+    """Why a topic does not accept these frames; None if it does."""
     size = too_large(frames, max_frame_bytes)
     return None if size is None else f"topic {topic!r} takes up to {max_frame_bytes} bytes a message, not {size}"
 
 
 def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transactional: bool) -> list[RecordBatch]:
-    """All frames, in order. None of them is larger than `max_bytes`, which bounds a batch: that was looked at before.
+    """All frames, in order. The caller has checked that none exceeds `max_bytes`, which bounds a batch.
 
-    `stamp`: the records' time where the topic keeps the producer's, by the guarded clock. It is never a due time, nor
-    that of a wall clock that was stepped: brokers refuse what is more than an hour ahead of theirs.
+    `stamp`: the records' time if the topic keeps the producer's, by the guarded clock. Never a due time or the time of
+    a wall clock that was stepped: brokers refuse records that are more than an hour ahead of their clock.
 
-    `send_batch` with these in place of `send` for every message is a third of the work.
+    `send_batch` with these is a third of the work of `send` for every message.
     """
     size = min(max_bytes, _BATCH_BYTES)
     batches: list[RecordBatch] = []
     position, count = 0, len(frames)
     while position < count:
-        # The builder inside is the one of C: what BatchBuilder does around it is done once here, not once per frame.
+        # Uses the inner C builder: BatchBuilder's extra work is done once here, not once per frame.
         batch = BatchBuilder(size, _UNCOMPRESSED, is_transactional=transactional)
         append = batch._builder.append
         start = position
@@ -64,7 +64,7 @@ def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transacti
 def append_result(positions: Sequence[tuple[int, int, int]], timestamp: int) -> AppendResult:
     """The result of an append by (start, offset, timestamp) of each batch.
 
-    `timestamp`: counts where the topic keeps the producer's.
+    `timestamp`: used if the topic keeps the producer's.
     """
     _, first, stamp = positions[0]
     parts = tuple((start, offset) for start, offset, _ in positions[1:])

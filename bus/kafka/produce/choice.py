@@ -1,4 +1,4 @@
-"""Which protocol of transactions a committer uses: it is chosen when it opens (ADR 35)."""
+"""Chooses the transaction protocol of a committer when it opens (ADR 35)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEATURE, _LEVEL = "transaction.version", 2
 
 
 async def uses_v2(options: KafkaOptions, wire: Wire) -> bool:
-    """Whether the cluster has transactions of version 2 in use, and `options` allow them. Raises LogFailed."""
+    """Whether the cluster uses transactions of version 2, and `options` allow them. Raises LogFailed."""
     if options.transactions == "v1":
         return False
     try:

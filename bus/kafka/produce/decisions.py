@@ -1,7 +1,7 @@
-"""How the last transactions of one transactional id were decided, while a partition may still lack their markers.
+"""The decisions about the last transactions of one transactional id, while a partition may still lack their markers.
 
-The coordinator tells how the last transaction ended until the next producer begins. A committer that begins while a
-broker is silent cannot mend what hangs there; so the next committer of this process has to know what was decided.
+The coordinator knows how the last transaction ended until the next producer begins. A committer that begins while a
+broker is silent cannot end transactions that hang there, so the next committer of this process must know the decisions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from duemq.model.messages.record import Partition
 
 
 class Last(NamedTuple):
-    """The last transaction of an id. `began`: there was one since the producer began. `over`: nothing of it is under
-    way. `commits`: or was decided to be."""
+    """The last transaction of an id. `began`: there was one since the producer began. `over`: it has ended. `commits`:
+    it was, or will be, committed."""
 
     producer_id: int
     began: bool
@@ -28,20 +28,20 @@ NONE: Final = Last(-1, began=False, over=True, commits=False)
 class Decisions:
     """The decisions about one transactional id, from one committer to the next.
 
-    Nothing is written to a partition before it was seen in order. So what is open in one was left by the first
-    transaction after which it was not seen in order, whatever was decided since. `suspects`: topics in which something
-    was found open that no committer has ended yet.
+    No record is written to a partition before it was seen in order. So an open transaction in it is the first one after
+    which it was not seen in order, whatever was decided since. `suspects`: topics with open transactions that no
+    committer has ended yet.
     """
 
     def __init__(self) -> None:
         self.suspects: set[str] = set()
         self._producer_id, self._newest = NONE.producer_id, NONE.commits
-        self._oldest: bool | None = None  # the first decision: that of all partitions that were never seen in order
+        self._oldest: bool | None = None  # the first decision, for all partitions never seen in order
         self._seen: set[Partition] = set()  # in order since the newest decision
-        self._first: dict[Partition, bool] = {}  # of partitions that were seen in order once, and not since
+        self._first: dict[Partition, bool] = {}  # for partitions that were once seen in order, but not since
 
     def learn(self, last: Last, seen: Set[Partition]) -> None:
-        """What the coordinator says before the next producer begins. `seen`: partitions in order at this time."""
+        """Record the coordinator's answer before the next producer begins. `seen`: partitions in order at this time."""
         if last.producer_id != self._producer_id:
             self._producer_id, self._newest, self._oldest = last.producer_id, NONE.commits, None
             self._seen.clear()
@@ -56,13 +56,13 @@ class Decisions:
         self.in_order(seen)
 
     def in_order(self, partitions: Set[Partition]) -> None:
-        """Nothing of this producer is open in these."""
+        """Record that this producer has no open transaction in these."""
         self._seen |= partitions
         for where in self._first.keys() & partitions:
             del self._first[where]
 
     def commits(self, where: Partition) -> bool:
-        """Whether what is open there is to be committed."""
+        """Whether to commit the open transaction there."""
         if where in self._seen or self._oldest is None:
             return self._newest
         return self._first.get(where, self._oldest)

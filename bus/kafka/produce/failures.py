@@ -1,4 +1,4 @@
-"""What a commit's error means: fenced, refused by a topic, or of unknown outcome."""
+"""Translates a commit's errors: fenced, refused by a topic, or of unknown outcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _FENCES = (
     errors.ProducerFenced,
     errors.InvalidProducerEpoch,
     errors.TransactionCoordinatorFenced,
-    errors.InvalidProducerIdMapping,  # a newer one has another id, since no epoch was left of this one
+    errors.InvalidProducerIdMapping,  # a newer producer has another id, because this one ran out of epochs
 )
 _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
-    errors.MessageSizeTooLargeError: ("too_large", "does not take messages of this size"),
-    errors.RecordListTooLargeError: ("too_large", "does not take so many bytes at once"),
+    errors.MessageSizeTooLargeError: ("too_large", "does not accept messages of this size"),
+    errors.RecordListTooLargeError: ("too_large", "does not accept batches of this size"),
     errors.TopicAuthorizationFailedError: ("not_authorized", "does not let duemq's user write to it"),
     errors.UnknownTopicOrPartitionError: ("unknown_topic", "does not exist"),
     errors.InvalidTopicError: ("unknown_topic", "has no valid name"),
@@ -31,10 +31,9 @@ _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
 def worst(
     name: str, failures: Sequence[tuple[str, BaseException]], own: Collection[str], forget: Callable[[str], None]
 ) -> BaseException:
-    """The error that says most of (topic, error) pairs, translated: another's is often only its consequence.
+    """The most telling of (topic, error) pairs, translated: the others are often only its consequences.
 
-    `own`: duemq's own topics. Where one of them failed too, the fault is not a topic's, unless the broker says
-    so.
+    `own`: duemq's own topics. If one of them failed, too, the fault is not a topic's, unless the broker says so.
     """
     candidates = [translate(name, error, forget, topic) for topic, error in failures]
     for kind in (Fenced, WriteRefused):
@@ -49,7 +48,7 @@ def worst(
 
 
 def translate(name: str, error: BaseException, forget: Callable[[str], None], topic: str = "") -> BaseException:
-    """An error of the committer of this name. `forget` is called with a topic that is not as it was known."""
+    """An error of the committer of this name. `forget` is called with a topic that has changed."""
     if isinstance(error, _FENCES):
         return Fenced(f"committer {name!r} was fenced by the broker: {error!r}")
     for kind, (reason, text) in _REFUSALS.items():

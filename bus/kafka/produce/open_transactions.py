@@ -1,13 +1,13 @@
-"""Hanging transactions: over for their coordinator, and open in a partition that never got its marker.
+"""Hanging transactions: ended for their coordinator, but open in a partition that never got its marker.
 
-Brokers of Kafka 4 give a marker up when its partition has no leader just then, as if the topic was deleted
-(KAFKA-20734): so it happens while the only broker of a partition, or all of them, start again. Readers of committed
-records get nothing further from such a partition, and the next transaction of the same producer takes the open records
-into itself: what was committed may be aborted with it, and what was aborted committed. So a committer looks before it
-writes to a partition, and gives it the marker that is missing by a transaction without records.
+Kafka 4 brokers drop a marker if its partition has no leader at that moment, as if the topic was deleted (KAFKA-20734).
+This happens while the only broker of a partition, or all of them, restart. Readers of committed records get nothing
+more from such a partition, and the next transaction of the same producer absorbs the open records: committed ones may
+be aborted with it, and aborted ones committed. So a committer checks before it writes to a partition, and supplies the
+missing marker with a transaction without records.
 
-How the open records are to end is what the coordinator last decided, which it tells until a new producer begins. From
-then on `Decisions` knows it. Only where the process died before this was mended is it unknown: then they are aborted.
+The open records must end as the coordinator last decided, which it reports until a new producer begins. After that,
+`Decisions` knows. Only if the process died before the repair is it unknown: then they are aborted.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 _OVER = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 _COMMITTED = ("PrepareCommit", "CompleteCommit")
-_CALM_S = 1.0  # how long a partition that was seen in order is taken for in order
-_SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they said that a transaction is over
+_CALM_S = 1.0  # how long a partition seen in order counts as in order
+_SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they report the end of a transaction
 
 T = TypeVar("T")
 
 
 class OpenTransaction:
-    """What transactions before left open of one producer. `own`: duemq's own topics; `written`: see `Bus.committer`.
+    """The open ends of a producer's earlier transactions. `own`: duemq's own topics; `written`: see `Bus.committer`.
 
-    `last`: the partitions of the last one that was committed.
+    `last`: the partitions of the last committed transaction.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class OpenTransaction:
     ) -> None:
         self._wire, self._producers, self._id, self._producer = wire, producers, transactional_id, producer
         self._own, self._written, self._decisions = own, written, decisions
-        self._asked: set[str] = set()  # topics that later commits need not ask about
+        self._asked: set[str] = set()  # topics that later commits need not check
         self._looked: set[Partition] = set()
         self._link: object | None = None
         self._calm_since = -_CALM_S
@@ -67,7 +67,7 @@ class OpenTransaction:
     async def learn(self) -> None:
         """Ask how the last transaction ended, before the start of the producer makes the coordinator forget it.
 
-        Nearly always all is in order, and this is all that a take-over waits for. Raises LogFailed.
+        Usually all is in order, and a takeover waits for nothing else. Raises LogFailed.
         """
         began = time.monotonic()
         before, open_ = await asyncio.gather(self._describe(), self._open())
@@ -77,7 +77,7 @@ class OpenTransaction:
             self._calm_since = began
 
     async def mend(self) -> None:
-        """Write the markers that are missing, once the producer has started. Then all shows what is committed.
+        """Write the missing markers once the producer has started. After that, readers see all committed records.
 
         Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
         """
@@ -98,7 +98,7 @@ class OpenTransaction:
         self._link = self._producer.coordinator()
 
     async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
-        """End what is open in these partitions, by a transaction without records."""
+        """End open transactions in these partitions with a transaction without records."""
         log.warning(
             "%s what an earlier transaction of %s left open in %s",
             "committing" if commits else "aborting", self._id,
@@ -107,10 +107,10 @@ class OpenTransaction:
         await self._producer.end_open(hanging, commits=commits)
 
     async def look(self, partitions: Iterable[Partition]) -> None:
-        """Raises LogFailed where something hangs in a partition that is about to be written to.
+        """Raises LogFailed if a transaction hangs in a partition that is about to be written to.
 
-        A coordinator that was away since the last transaction may have lost its markers. Raises WriteRefused for
-        a topic of messages whose broker does not tell.
+        A coordinator that failed after the last transaction may have lost its markers. Raises WriteRefused for a topic
+        of messages whose broker does not answer.
         """
         link = self._producer.coordinator()
         if link is not self._link:
@@ -129,12 +129,12 @@ class OpenTransaction:
             if not silent or any(topic in self._own for topic, _ in silent):
                 raise
             topic, number = silent[0]
-            detail = f"the broker of partition {number} of topic {topic!r} does not tell what is open there: {error}"
+            detail = f"the broker of partition {number} of topic {topic!r} does not list open transactions: {error}"
             raise WriteRefused(topic, "no_answer", detail) from error
         self._refuse(hanging)
 
     async def _look_at_learned(self) -> None:
-        """The last entries of the one before are read once this one has fenced it, and may name other topics."""
+        """The previous committer's last entries are read once this one has fenced it, and may name other topics."""
         names = self._written()
         if names is not None and (new := names - self._asked):
             self._asked |= new
@@ -158,7 +158,7 @@ class OpenTransaction:
                     raise error(f"transactional id {self._id!r}")
                 if not code:
                     return Last(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
-            return NONE  # never used, or nothing we may know
+            return NONE  # never used, or not permitted to know
 
         return await _unless_old(self._wire.retry(ask), NONE)
 
@@ -175,7 +175,7 @@ class OpenTransaction:
         return open_
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
-        """The partitions among these in which something of our producer is open. Raises LogFailed."""
+        """The partitions among these in which our producer has an open transaction. Raises LogFailed."""
         targets = set(partitions) - self._looked
 
         async def ask() -> set[Partition]:
@@ -189,9 +189,9 @@ class OpenTransaction:
         return await _unless_old(self._wire.retry(ask), set()) if targets else set()
 
     def _note(self, producer_id: int, open_: OpenIn) -> set[Partition]:
-        """The partitions in which our producer has something open.
+        """The partitions in which our producer has an open transaction.
 
-        They are to be looked at again. All else that was looked at is in order.
+        They must be checked again. All others that were checked are in order.
         """
         ours = open_.held_by(producer_id)
         self._looked -= ours
@@ -200,7 +200,7 @@ class OpenTransaction:
 
 
 async def _unless_old(answer: Awaitable[T], otherwise: T) -> T:
-    """What was asked for; `otherwise` of brokers before 3.0, which know neither the request nor this fault."""
+    """The answer; `otherwise` from brokers before 3.0, which know neither the request nor this fault."""
     try:
         return await answer
     except LogFailed as error:

@@ -1,4 +1,4 @@
-"""What a committer needs of a transactional producer. There is one for each protocol (ADR 35): `v1` and `v2`."""
+"""The transactional producer of a committer. There is one per protocol (ADR 35): `v1` and `v2`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.model.messages.record import Partition
 
 
 class Setup(NamedTuple):
-    """What a producer is made of. `name`: of its committer; `own`: duemq's own topics, all others are for messages.
+    """The parts of a producer. `name`: of its committer; `own`: duemq's own topics, all others are for messages.
 
     `on_coordinator_lost` is called as soon as the producer knows.
     """
@@ -37,7 +37,7 @@ class Producer(Protocol):
 
     @property
     def producer_id(self) -> int:
-        """As the brokers know it now; -1 before the start."""
+        """The brokers' current id of it; -1 before the start."""
         ...
 
     async def connect(self) -> None:
@@ -45,7 +45,7 @@ class Producer(Protocol):
         ...
 
     async def start(self) -> None:
-        """Fence the one before, and have the broker end its transaction. Raises KafkaError and OSError."""
+        """Fence the previous producer and make the broker end its transaction. Raises KafkaError and OSError."""
         ...
 
     async def begin(self) -> None:
@@ -53,7 +53,7 @@ class Producer(Protocol):
         ...
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
-        """Raises Fenced, WriteRefused or LogFailed; of several failures the one that says most.
+        """Raises Fenced, WriteRefused or LogFailed; the most telling of several failures.
 
         A topic that is silent for `patience_s` while duemq's own topics have answered is refused.
         """
@@ -64,20 +64,20 @@ class Producer(Protocol):
         ...
 
     async def abort(self) -> None:
-        """Abort if that can be done at once: else the next producer's start does.
+        """Abort if possible at once; else the next producer's start does it.
 
         Raises KafkaError, OSError, AssertionError and LogFailed.
         """
         ...
 
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
-        """End what is open in these, by a transaction without records. Raises KafkaError."""
+        """End open transactions in these partitions with a transaction without records. Raises KafkaError."""
         ...
 
     def coordinator(self) -> object | None:
-        """The connection to it; None if there is none just now."""
+        """The connection to it; None if there is none now."""
         ...
 
     async def stop(self, *, failed: bool) -> None:
-        """Take at most a few seconds, and raise nothing. With `failed`, what is unsent is not sent any more."""
+        """Take at most a few seconds, and raise nothing. With `failed`, unsent batches are dropped."""
         ...

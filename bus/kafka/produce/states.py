@@ -10,7 +10,7 @@ from duemq.model.state_table import StateTable
 
 class CommitterState(StrEnum):
     NEW = "new"
-    OPEN = "open"  # it has fenced the one before, and no transaction is open
+    OPEN = "open"  # it has fenced its predecessor, and no transaction is open
     COMMITTING = "committing"
     ENDED = "ended"  # it refuses further commits, and its producer stops
 

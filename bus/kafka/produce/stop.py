@@ -1,4 +1,4 @@
-"""Letting go of a producer, whatever state it and the brokers are in."""
+"""Stops a producer, whatever the state of it and the brokers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _STOP_S, _CUT_S = 2.0, 1.0
 
 
 async def stop(producer: Any, *, failed: bool = False) -> None:
-    """Take at most a few seconds, and raise nothing. With `failed`, what is unsent is not sent any more."""
+    """Take at most a few seconds, and raise nothing. With `failed`, unsent batches are dropped."""
     if failed or not await _has_ended(producer.stop(), _STOP_S):
         await _cut(producer)
     notice_transaction(producer)
 
 
 async def close_client(client: Any) -> None:
-    """Close an AIOKafkaClient of which nothing is expected any more. Take at most a few seconds, and raise nothing."""
+    """Close an AIOKafkaClient that is no longer used. Take at most a few seconds, and raise nothing."""
     await _has_ended(client.close(), _CUT_S)
 
 
 async def _cut(producer: Any) -> None:
-    """What its own `stop` does, without waiting for brokers: it waits for ever for those that are away."""
+    """Like its own `stop`, which waits forever for brokers that are out of reach, but without waiting."""
     for future in fail_unsent(producer):
         notice_error(future)
     sender = sender_task(producer)
     if sender is not None:
         sender.add_done_callback(notice_error)
         sender.cancel()
-    await close_client(producer.client)  # that ends the requests that the sender still waits for
+    await close_client(producer.client)  # ends the requests that the sender still waits for
     for _ in range(2):
         if sender is not None and not sender.done():
             await asyncio.wait([sender], timeout=_CUT_S)
@@ -62,7 +62,7 @@ async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
 
 
 def notice_transaction(producer: Any) -> None:
-    """Nobody needs the error of its transaction any more.
+    """Mark the error of its transaction as handled.
 
     aiokafka also fails a future that only `commit_transaction` would wait for: of a sender that was fenced, and of a
     topic that may not be written.
@@ -72,6 +72,6 @@ def notice_transaction(producer: Any) -> None:
 
 
 def notice_error(future: asyncio.Future[Any]) -> None:
-    """Nobody needs its error any more."""
+    """Mark its error as handled."""
     if future.done() and not future.cancelled():
         future.exception()

@@ -1,7 +1,7 @@
-"""The one writer of a shard's cycles: one Kafka transaction each, under a transactional id of the shard's own.
+"""The only writer of a shard's cycles: one Kafka transaction per cycle, under the shard's transactional id.
 
-The broker fences: whoever starts a producer with the same id ends the open transaction of the one before, and every
-later request of that one is refused.
+The broker fences: starting a producer with the same id ends the previous one's open transaction, and every later
+request of the previous one is refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class KafkaCommitter:
         )
 
     async def open(self) -> None:
-        """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
+        """Fence the previous committer and make the broker end its transaction. Raises LogFailed or Unavailable."""
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 connecting = asyncio.create_task(self._producer.connect(), name=f"kafka connect {self.name}")
@@ -87,11 +87,11 @@ class KafkaCommitter:
                 finally:
                     connecting.cancel()
                 await self._producer.start()
-                self._lost_coordinator = False  # so far there was no transaction that a late request could end
+                self._lost_coordinator = False  # there was no transaction yet that a late request could end
                 await self._hanging.mend()
                 if self._lost_coordinator:
                     raise LogFailed("its coordinator was lost while an earlier transaction was ended")
-            if self.state is CommitterState.NEW:  # a newer one may have replaced it meanwhile
+            if self.state is CommitterState.NEW:  # a newer one may have replaced it
                 self._step(CommitterEvent.FENCED_PREDECESSOR)
         except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
             self._end(Unavailable(f"committer {self.name!r} was never opened"))
@@ -123,19 +123,20 @@ class KafkaCommitter:
             except BaseException:
                 self._end(Unavailable(f"a commit of committer {self.name!r} was cut off"))
                 raise
-            if self.state is CommitterState.COMMITTING:  # it may have been ended meanwhile
+            if self.state is CommitterState.COMMITTING:  # it may have ended
                 self._step(CommitterEvent.COMMITTED)
             return results
 
     async def retire(self) -> None:
-        """A newer one of this name is about to begin here. A commit under way may end, for as long as one may take."""
+        """A newer one of this name is about to begin here. A running commit may finish, within the time limit of a
+        commit."""
         reason = Fenced(f"committer {self.name!r} was replaced by a newer one")
         try:
             async with asyncio.timeout(_ABORT_S), self._turn:
                 self._end(reason)
         except TimeoutError:
             self._end(reason)
-        # Its last requests must not reach the broker between what the newer one learns of it and its fence.
+        # Its last requests must not reach the broker between the newer one's query about it and the newer one's fence.
         await self._wait_for_stop()
 
     async def close(self) -> None:
@@ -151,7 +152,7 @@ class KafkaCommitter:
     async def _transaction(self, batches: Batches) -> AppendResults:
         stamp = self._clock()
         record_batches = await self._prepare(batches, stamp)
-        await self._producer.begin()  # first: what is looked at holds for the coordinator of this transaction
+        await self._producer.begin()  # first: later checks are valid for the coordinator of this transaction
         await self._hanging.look(record_batches)
         self._failpoint("before_commit")
         try:
@@ -174,10 +175,10 @@ class KafkaCommitter:
         return results
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
-        """Raises TimeoutError after the time a commit may take, and as soon as the coordinator is lost.
+        """Raises TimeoutError after the time limit of a commit, and as soon as the coordinator is lost.
 
-        One could go on with another, or the same when it is back. But what that has lost meanwhile is only looked for
-        between transactions; and in version 1 a late EndTxn would end the next transaction, which has the same epoch.
+        Another coordinator, or the same one later, could continue. But its lost markers are only looked for between
+        transactions; and in version 1 a late EndTxn would end the next transaction, which has the same epoch.
         """
         async with asyncio.timeout(self._options.delivery_timeout_s) as self._waiting:
             try:
@@ -191,10 +192,10 @@ class KafkaCommitter:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:
-        """Raises WriteRefused for what a broker would refuse, before anything is sent.
+        """Raises WriteRefused, before anything is sent, for a batch that a broker would refuse.
 
-        A batch it refuses takes its neighbours along, and the whole producer: its sequence numbers no longer fit. And a
-        partition without leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
+        A refused batch fails its neighbours and the whole producer, whose sequence numbers no longer match. And a
+        partition without a leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
         committer of this name can begin another one until its broker is back.
         """
         metadata = await self._catalog.find({topic for topic, _ in batches})
@@ -214,7 +215,7 @@ class KafkaCommitter:
         return record_batches
 
     async def _abort(self) -> None:
-        """Abort, so that readers do not wait behind this transaction. If it fails, the next committer's fence does."""
+        """Abort, so that readers do not wait for this transaction. If it fails, the next committer's fence does it."""
         if self._lost_coordinator:
             return
         try:
@@ -223,7 +224,7 @@ class KafkaCommitter:
             log.debug("committer %s could not abort: %r", self.name, error)
 
     def _end(self, reason: DuemqError, *, failed: bool = True) -> None:
-        """Refuse further commits, and let the producer go."""
+        """Refuse further commits, and stop the producer."""
         if self.state is not CommitterState.ENDED:
             self._reason = reason
             work = self._producer.stop(failed=failed)

@@ -1,4 +1,4 @@
-"""A request in a version that aiokafka does not have (KIP-584): what a broker offers, and features of its cluster."""
+"""A request version that aiokafka lacks (KIP-584): a broker's API versions, and features of its cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ApiVersionsRequest_v4(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("client_software_name", _TEXT), ("client_software_version", _TEXT), _TAGS)
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        """Without tags in any version: who asks may not know which one the broker answers in."""
+        """No tags in any version, because a client may not know the version of the answer."""
         return ResponseHeader_v0.decode(read_buffer)
 
 
@@ -45,12 +45,12 @@ class ApiVersionsRequest(Request[ApiVersionsRequest_v4]):  # type: ignore[misc]
 
 
 def finalized_level(answer: Any, feature: str) -> int:
-    """The level of a feature that all brokers of the cluster use by now; 0 where it has none."""
+    """The level of a feature that all brokers of the cluster use; 0 if it has none."""
     levels = answer.tags.get(_FINALIZED_FEATURES)
     features = _FEATURES.decode(BytesIO(levels)) if levels else ()
     return next((level for name, level, *_ in features if name == feature), 0)
 
 
 def offers(answer: Any, api_key: int, version: int) -> bool:
-    """Whether the broker takes this version of a request."""
+    """Whether the broker accepts this version of a request."""
     return any(key == api_key and low <= version <= high for key, low, high, _ in answer.apis)

@@ -1,4 +1,4 @@
-"""A request that aiokafka does not have (KIP-339): changing one setting of a topic and leaving all others alone."""
+"""A request that aiokafka lacks (KIP-339): changes one setting of a topic and leaves the others alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that aiokafka does not have (KIP-664): how transactions stand, whose they are, and who writes to what."""
+"""Requests that aiokafka lacks (KIP-664): states and producers of transactions, and producers of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the leaders of partitions say of their producers: one question for all committers that ask at the same time."""
+"""Asks the leaders of partitions for their producers, with one query for all committers that ask at the same time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # that each broker has to answer for all it leads, which a take-over waits for
+LOOK_S = 1.0  # the time a broker has to answer for all it leads; a takeover waits for it
 _GATHER_S = 0.002
 _AT_ONCE = 1_000  # partitions in one request
 _CONCLUSIVE = (
     errors.NoError,
     errors.TopicAuthorizationFailedError,
-)  # a user without the right to read cannot be told
+)  # the user has no right to read
 
 
 class OpenIn(NamedTuple):
     """`producers`: those that have a transaction open, by partition, with the offset of its first record and the time
-    (epoch ms) of the producer's last one. `answered`: the partitions whose brokers have told all of it."""
+    (epoch ms) of the producer's last one. `answered`: the partitions whose brokers have answered."""
 
     producers: dict[Partition, dict[int, tuple[int, int]]]
     answered: set[Partition]
@@ -39,7 +39,7 @@ class OpenIn(NamedTuple):
 
 
 class _Question:
-    """`topics`: None = all there are."""
+    """`topics`: None = all."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = set()
@@ -50,7 +50,7 @@ class _Question:
 
 
 class PartitionProducers:
-    """Of all partitions of a cluster, as a bus asks for them."""
+    """The producers of a cluster's partitions, for one bus."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -59,8 +59,8 @@ class PartitionProducers:
     async def of_topics(self, topics: Set[str] | None) -> OpenIn:
         """The open transactions in all partitions of these topics; None = of all topics. Raises LogFailed.
 
-        Brokers are asked after this is called, and those that do not answer at once are left out. The answer may be
-        about more topics, and belongs to all who get it.
+        Brokers are asked after this call, and those that do not answer at once are left out. The answer may cover more
+        topics, and is shared by its callers.
         """
         question = self._next
         if question is None:
@@ -71,7 +71,7 @@ class PartitionProducers:
         return await asyncio.shield(question.answer)
 
     async def _answer(self, question: _Question) -> OpenIn:
-        await asyncio.sleep(_GATHER_S)  # all shards of a node that died are taken over in the same moment
+        await asyncio.sleep(_GATHER_S)  # all shards of a dead node are taken over at the same moment
         self._next = None
         names = question.topics
         by_node: defaultdict[int, list[Partition]] = defaultdict(list)
@@ -92,7 +92,7 @@ class PartitionProducers:
             async with asyncio.timeout(LOOK_S):
                 return await self._ask(node, partitions)
         except (KafkaError, OSError, TimeoutError) as error:
-            log.debug("broker %d does not tell of open transactions: %r", node, error)
+            log.debug("broker %d does not list open transactions: %r", node, error)
             return OpenIn({}, set())
 
     async def of(self, partitions: Iterable[Partition]) -> OpenIn:
@@ -105,7 +105,7 @@ class PartitionProducers:
         return answer
 
     async def _ask(self, node: int, partitions: list[Partition]) -> OpenIn:
-        """Of partitions that this broker leads. Raises KafkaError and OSError."""
+        """For partitions that this broker leads. Raises KafkaError and OSError."""
         answer = OpenIn({}, set())
         for at in range(0, len(partitions), _AT_ONCE):
             topics = group_by_topic((where, where[1]) for where in partitions[at : at + _AT_ONCE])
@@ -121,6 +121,6 @@ class PartitionProducers:
 
 
 def _take_error(answer: asyncio.Task[OpenIn]) -> None:
-    """asyncio complains of an error that is never taken: all callers may have been cancelled."""
+    """Retrieve the error, else asyncio complains if all callers were cancelled."""
     if not answer.cancelled():
         answer.exception()

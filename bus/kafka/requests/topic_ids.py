@@ -1,6 +1,6 @@
-"""A request in a version that aiokafka does not have (KIP-516): the ids of topics.
+"""A request version that aiokafka lacks (KIP-516): the ids of topics.
 
-A topic that is deleted and made again under its name has another id.
+A topic that is deleted and recreated has another id.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MetadataRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
 
 
 async def topic_ids(client: Any, topics: Collection[str]) -> dict[str, str]:
-    """The ids of those that are there, in hex; none where the brokers have none. `client`: an AIOKafkaClient.
+    """The ids (hex) of the existing topics; empty if the brokers have no ids. `client`: an AIOKafkaClient.
 
     Raises KafkaError.
     """

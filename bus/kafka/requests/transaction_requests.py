@@ -1,4 +1,4 @@
-"""Requests of transactions in the versions that aiokafka does not have (KIP-890), and their errors.
+"""Transaction requests in versions that aiokafka lacks (KIP-890), and their errors.
 
 With these versions a Produce adds its partitions to the transaction, and the end of a transaction has an answer with
 the producer id and epoch of the next one.
@@ -25,7 +25,7 @@ from aiokafka.protocol.types import (
 )  # fmt: skip
 
 _PRODUCE, _END, _INIT = 0, 26, 22
-VERSIONS = {_PRODUCE: 12, _END: 5, _INIT: 5}  # Produce 13 has the ids of topics in the place of their names
+VERSIONS = {_PRODUCE: 12, _END: 5, _INIT: 5}  # Produce 13 has topic ids instead of names
 
 _TEXT = CompactString("utf-8")
 _TAGS = ("tags", TaggedFields)
@@ -56,7 +56,7 @@ class FencedLeaderEpoch(KafkaError):  # type: ignore[misc]
     errno, message, retriable, invalid_metadata = 74, "FENCED_LEADER_EPOCH", True, True
 
 
-# What aiokafka has no class for, or one under another number.
+# Errors that aiokafka lacks, or has under another number.
 _ERRORS: dict[int, type[KafkaError]] = {
     13: NetworkException, 55: OperationNotAttempted, 74: FencedLeaderEpoch, 90: errors.ProducerFenced,
     120: TransactionAbortable,

@@ -1,4 +1,4 @@
-"""Requests to the brokers, over one client of aiokafka for all of a bus."""
+"""Requests to the brokers, over one aiokafka client per bus."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _PING_S, _SILENT_S = 1.0, 3.0
 _REFRESH_S = 1.0
 _ASK = ConnectionGroup.DEFAULT
 
-# While a broker is away aiokafka says so at every attempt, twenty times a second. The bus says it once, and `trouble`.
+# While a broker is out of reach, aiokafka logs every attempt, twenty times a second. The bus logs it once, and in
+# `trouble`.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 
 class FetchedRecords(NamedTuple):
-    """What a broker answered for one partition; `error` is None, or the class of what went wrong."""
+    """A broker's answer for one partition; `error` is None, or an exception class."""
 
     error: Any  # an exception class
     stable: int
@@ -54,7 +55,7 @@ class FetchedRecords(NamedTuple):
 
 
 class Wire:
-    """Knows who leads what, and whether the brokers answer."""
+    """Knows the leaders of partitions, and whether the brokers answer."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
@@ -67,7 +68,7 @@ class Wire:
         self._looking: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Raises BadConfig where the brokers refuse us, Unavailable where they do not answer."""
+        """Raises BadConfig if the brokers refuse us, Unavailable if they do not answer."""
         self.client = new_client(**self._settings)
         self.watch(self.client)
         try:
@@ -84,11 +85,12 @@ class Wire:
         await asyncio.wait_for(self.client.close(), self._options.request_timeout_s)
 
     def note_answer(self) -> None:
-        """A broker answered just now."""
+        """Record that a broker has answered."""
         self._last_answer_s = time.monotonic()
 
     async def keep_asking(self) -> None:
-        """Ask for metadata when nothing else is asked, so that `trouble` tells the truth, and all for a sign."""
+        """Request metadata when nothing else is requested, so that `trouble` stays true, and check that all brokers
+        answer."""
         await Loop("kafka ping", self._ping, every_s=_PING_S, delay_s=_PING_S).run()
 
     async def _ping(self) -> None:
@@ -101,7 +103,7 @@ class Wire:
     # --- brokers ----------------------------------------------------------------------------------------------------
 
     def watch(self, client: Any) -> None:
-        """Look at a broker as soon as a client loses its connection to it, without waiting for the next sign.
+        """Check a broker as soon as a client loses its connection to it, without waiting for the next regular check.
 
         A partition of a dead broker that enters a transaction holds up its shard until the broker is back.
         """
@@ -121,7 +123,7 @@ class Wire:
             task.add_done_callback(self._looking.discard)
 
     async def _look(self, broker: int) -> None:
-        """Whether it answers; nothing else is asked of it than a sign of life."""
+        """Check whether it answers at all."""
         try:
             async with asyncio.timeout(_SILENT_S):
                 await self.client.send(broker, MetadataRequest([]))
@@ -138,7 +140,7 @@ class Wire:
         self.brokers_changed()
 
     async def refresh(self) -> None:
-        """Ask who leads what. A client that was closed never answers this."""
+        """Refresh the leaders. A closed client never finishes this."""
         done, _ = await asyncio.wait([self.client.force_metadata_update()], timeout=_REFRESH_S)
         if done and done.pop().result():
             self.note_answer()
@@ -182,18 +184,18 @@ class Wire:
         return await self.ask(coordinator, request)
 
     async def metadata(self, topics: list[str] | None) -> list[Any]:
-        """(error code, topic, internal, partitions) of topics, of all with None. Never makes one."""
+        """(error code, topic, internal, partitions) of topics, of all with None. Never creates one."""
         response = await self.ask_any(MetadataRequest(topics))
         return list(response.topics)
 
     async def ask_broker_settings(self, broker: int, names: list[str]) -> dict[str, str]:
-        """The settings of a broker under these names; none where we may not see them. Raises LogFailed."""
+        """The settings of a broker under these names; empty if we may not see them. Raises LogFailed."""
         request = DescribeConfigsRequest([(ConfigResourceType.BROKER.value, str(broker), names)])
         answer = await self.retry(lambda: self.ask(broker, request))
         return {name: value for code, *_, entries in answer.resources if not code for name, value, *_ in entries}
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What `call` gives, tried again while a leader moves. Raises LogFailed once that took too long."""
+        """The result of `call`, retried while a leader moves. Raises LogFailed if that takes too long."""
         deadline, is_refreshed = time.monotonic() + self._options.request_timeout_s, False
         while True:
             try:
@@ -204,27 +206,27 @@ class Wire:
                     raise LogFailed(f"Kafka: {error!r}") from error
                 if getattr(error, "invalid_metadata", False) or isinstance(error, errors.NodeNotReadyError):
                     await self.refresh()
-                    if not is_refreshed:  # the client had not heard of the topic: it has now
+                    if not is_refreshed:  # the client did not know the topic until now
                         is_refreshed = True
                         continue
                 await asyncio.sleep(_RETRY_S)
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The broker to ask; None if it is not known, which makes the client look."""
+        """The broker to ask; None if unknown, which makes the client refresh."""
         node: int | None = self.client.cluster.leader_for_partition(TopicPartition(topic, partition))
         if node is None:
             self.client.add_topic(topic)
         return None if node == -1 else node
 
     def forget(self, topic: str) -> None:
-        """Keep its leaders no more."""
+        """Drop its leaders."""
         forget_topic(self.client, topic)
 
     def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
-        """Raises LeaderNotAvailableError, which is retriable, where one has none."""
+        """Raises LeaderNotAvailableError, which is retriable, if a partition has no leader."""
         groups: defaultdict[int | None, list[Partition]] = defaultdict(list)
         for where in partitions:
-            groups[self.leader(*where)].append(where)  # of all, so that one look finds all that are not known
+            groups[self.leader(*where)].append(where)  # for all, so that one refresh finds all unknown ones
         if None in groups:
             topic, partition = groups[None][0]
             raise errors.LeaderNotAvailableError(f"partition {partition} of topic {topic!r} has no leader")
@@ -254,8 +256,8 @@ class Wire:
     async def sure_end(self, where: Partition, *, committed: bool) -> int:
         """The last stable offset of a partition, or its high watermark. Raises LogFailed.
 
-        A leader that was deposed and does not know it says less than there is. So all brokers are asked who leads: more
-        than half of them must answer, and all who do must agree.
+        A former leader that does not know it reports too low an end. So all brokers are asked for the leader: more than
+        half of them must answer, and all answers must agree.
         """
         isolation = _READ_COMMITTED if committed else _READ_UNCOMMITTED
         request = OffsetRequest(-1, isolation, group_by_topic([(where, (where[1], LATEST))]))
@@ -275,7 +277,7 @@ class Wire:
         return await self.retry(ask)
 
     async def _leader_by(self, broker: int, where: Partition) -> int | None:
-        """The leader of a partition as this broker knows it, -1 for none; None where it does not answer."""
+        """The leader of a partition according to this broker, -1 for none; None if it does not answer."""
         try:
             async with asyncio.timeout(_SILENT_S):
                 request = MetadataRequest([where[0]])
@@ -298,7 +300,7 @@ class Wire:
         return records
 
     async def cut(self, before: dict[Partition, int]) -> None:
-        """Have the brokers delete what is below these offsets. Raises LogFailed."""
+        """Make the brokers delete records below these offsets. Raises LogFailed."""
 
         async def cut() -> None:
             for node, group in self.by_leader(before).items():
@@ -312,10 +314,10 @@ class Wire:
 
         await self.retry(cut)
 
-    # --- what is wrong --------------------------------------------------------------------------------------------
+    # --- explanations ---------------------------------------------------------------------------------------------
 
     async def _explain(self, error: BaseException) -> None:
-        """aiokafka says only that it could not start. Ask the first broker again, to say why."""
+        """aiokafka only says that it could not start. Ask the first broker again to find the reason."""
         host, port, _ = self.client.hosts[0]
         options = {key: value for key, value in self._settings.items() if key not in _NOT_OF_A_CONNECTION}
         try:
@@ -324,12 +326,12 @@ class Wire:
             raise BadConfig(f"{host}:{port} refused kafka.user and kafka.password: {cause}") from cause
         except ssl.SSLError as cause:
             raise BadConfig(
-                f"{host}:{port} and duemq do not agree on TLS: {cause}. Look at kafka.protocol and kafka.ca."
+                f"{host}:{port} and duemq do not agree on TLS: {cause}. Check kafka.protocol and kafka.ca."
             ) from cause
         except (KafkaError, OSError, EOFError, TimeoutError) as cause:
             raise Unavailable(
                 f"no Kafka broker answers at {self._options.bootstrap} over {self._options.protocol} "
-                f"({type(cause).__name__}: {cause}). Look at kafka.bootstrap and kafka.protocol."
+                f"({type(cause).__name__}: {cause}). Check kafka.bootstrap and kafka.protocol."
             ) from cause
         connection.close()
         raise Unavailable(f"no Kafka broker answered at {self._options.bootstrap}: {error}") from error
@@ -344,7 +346,7 @@ _NOT_OF_A_CONNECTION = frozenset(("bootstrap_servers", "retry_backoff_ms", "meta
 
 
 def group_by_topic(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:
-    """Group items by topic, as Kafka's requests want it."""
+    """Group items by topic, as Kafka's requests need it."""
     groups: defaultdict[str, list[Any]] = defaultdict(list)
     for (topic, _), item in items:
         groups[topic].append(item)

@@ -1,7 +1,7 @@
-"""Own topics that are not read on, because a transaction is open in them: whose, and since when.
+"""Finds open transactions that block duemq's own topics, with their producer and age.
 
-Readers get committed records, in order. So one client of Kafka that hangs between two sends to `duemq.buffer` holds up
-the commands of all others in that shard until the brokers end its transaction.
+Readers get committed records, in order. So a Kafka client that hangs between two sends to `duemq.buffer` delays the
+commands of all others in that shard until the brokers end its transaction.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _UNKNOWN: Final = -1
 class BlockedPartitions:
     """`own`: duemq's own topics, with their partitions. `clock`: epoch ms.
 
-    `abandoned`: transactional ids that no process keeps. `end` is called with each of them at the start, when a process
-    may have died within its transaction, and whenever one is in the way.
+    `abandoned`: transactional ids that no process keeps. `end` is called with each of them at the start, because a
+    process may have died within its transaction, and whenever one blocks a partition.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class BlockedPartitions:
     ) -> None:
         self._wire, self._producers, self._own, self._clock = wire, producers, own, clock
         self._abandoned, self._end = abandoned, end
-        self._stable: dict[Partition, tuple[int, float]] = {}  # offsets that do not move, and since when
+        self._stable: dict[Partition, tuple[int, float]] = {}  # offsets that do not advance, and since when
         self.now: Mapping[Partition, BlockingTransaction] = {}
 
     async def run(self) -> None:
-        """End what is abandoned, then look until cancelled."""
+        """End abandoned transactions, then check until cancelled."""
         for transactional_id in self._abandoned:
             await self._end(transactional_id)
         expected = (KafkaError, OSError, LogFailed, TimeoutError)
@@ -118,7 +118,7 @@ class BlockedPartitions:
         return transactions
 
     async def _transactional_ids(self, producers: Iterable[int]) -> dict[int, str]:
-        """By producer, of those whose ids duemq's user may see."""
+        """By producer, if duemq's user may see its id."""
         known = {one.producer_id: one.transactional_id for one in self.now.values()}
         if new := set(producers) - known.keys():
             for broker in self._wire.client.cluster.brokers():

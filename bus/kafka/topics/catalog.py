@@ -1,4 +1,4 @@
-"""Which topics there are, as the brokers said it lately, and what they take."""
+"""The topics that brokers recently reported, and what they accept."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TopicInfo, TopicState
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.model.errors import LogFailed
 
-# What a record's own fields and its batch's head may take on top of a frame's bytes.
+# Overhead of a record's fields and its batch's head on top of a frame's bytes.
 BATCH_OVERHEAD_BYTES = 512
 _FRESH_S, _STALE_S, _UNUSED_S = 5.0, 60.0, 3_600.0
-_SOON_S, _LATER_S = 0.25, 1.0  # while something is wrong with a topic, and once that has lasted
-# A follower that asks for a topic before its leader knows of it asks again after a second (replica.fetch.backoff.ms),
-# and every record waits for the followers.
+_SOON_S, _LATER_S = 0.25, 1.0  # while a topic is in trouble: at first, and later
+# A follower that fetches a topic before its leader knows it retries after a second (replica.fetch.backoff.ms), and
+# every record waits for the followers.
 _NEW_S = 2.0
 _MAX_MISSING = 1_000  # names come from senders
 _DEFAULT_MAX_BYTES = 1_048_588
@@ -30,7 +30,7 @@ _SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
 
 
 class Replicas(NamedTuple):
-    """The replicas of a partition: its leader (-1: none), the brokers in sync, and how many it is to have."""
+    """The replicas of a partition: its leader (-1: none), the brokers in sync, and the intended number."""
 
     leader: int
     in_sync: tuple[int, ...]
@@ -38,7 +38,7 @@ class Replicas(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """`max_bytes`: of a whole batch, as the topic's max.message.bytes has it. `checked_at`: when, on the steady clock.
+    """`max_bytes`: of a whole batch, the topic's max.message.bytes. `checked_at`: when, on the steady clock.
 
     `trouble`: the partitions that cannot be written to, with the reason. `new_until`: on the steady clock, too.
     """
@@ -53,7 +53,7 @@ class TopicMetadata(NamedTuple):
     new_until: float = 0.0
 
     def judge(self, down: Collection[int]) -> TopicMetadata:
-        """The same metadata with the trouble there is while these brokers do not answer."""
+        """The same metadata with the trouble caused by silent brokers."""
         trouble: dict[int, str] = {}
         for number, (leader, in_sync, _) in enumerate(self.replicas):
             if leader < 0 or leader in down:
@@ -78,7 +78,7 @@ class TopicMetadata(NamedTuple):
 
 
 class Catalog:
-    """Topics in use are looked at every few seconds, several times a second while something is wrong with one.
+    """Checks topics in use every few seconds, and several times a second while one is in trouble.
 
     `drop_topic` is called for each topic that leaves the catalog: it does not exist, or was not used for an hour.
     """
@@ -86,15 +86,15 @@ class Catalog:
     def __init__(self, wire: Wire, drop_topic: Callable[[str], None] = lambda topic: None) -> None:
         self._wire, self._drop_topic = wire, drop_topic
         self._topics: dict[str, TopicMetadata] = {}
-        self._missing: dict[str, None] = {}  # did not exist when they were looked at last
-        self._used: set[str] = set()  # since they were looked at last
+        self._missing: dict[str, None] = {}  # did not exist at the last check
+        self._used: set[str] = set()  # since the last check
         self._renewal: asyncio.Task[None] | None = None
         self._last_sweep_s = time.monotonic()  # when unused topics were forgotten
-        self.denied: set[str] = set()  # topics that duemq's user may not describe, of those asked for last
+        self.denied: set[str] = set()  # topics of the last request that duemq's user may not describe
         wire.brokers_changed = self._brokers_changed
 
     def last(self, topic: str) -> TopicMetadata | None:
-        """The topic as it was when it was looked at last. If that was a while ago, it is looked at again meanwhile."""
+        """The topic at its last check. If that is old, another check starts in the background."""
         metadata = self._topics.get(topic)
         if metadata is not None:
             self._used.add(topic)
@@ -103,7 +103,7 @@ class Catalog:
         return metadata
 
     def lately(self, topic: str) -> TopicMetadata | None:
-        """The topic as `last` gives it, but None for one that was not looked at for long."""
+        """The topic as in `last`, but None if its last check is too old."""
         metadata = self.last(topic)
         return None if metadata is None or time.monotonic() - metadata.checked_at > _STALE_S else metadata
 
@@ -112,13 +112,13 @@ class Catalog:
             self._renewal = asyncio.create_task(self._renew(), name="kafka catalog")
 
     def _brokers_changed(self) -> None:
-        """A connection was lost, or is there again: who leads what has changed, or will in a moment."""
+        """A connection was lost or restored: leaders have changed, or will soon."""
         for topic, metadata in self._topics.items():
             self._topics[topic] = metadata.judge(self._wire.down)
         self._renew_soon()
 
     async def find(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
-        """The topics that exist. Asks the brokers about those that were not seen lately. Raises LogFailed."""
+        """The topics that exist. Asks the brokers about those that were not checked recently. Raises LogFailed."""
         by_topic = {topic: self.last(topic) for topic in topics}
         now = time.monotonic()
         stale = [
@@ -130,7 +130,7 @@ class Catalog:
         return {topic: metadata for topic, metadata in by_topic.items() if metadata is not None}
 
     async def recall(self, topic: str) -> TopicMetadata | None:
-        """The topic as it was when it was looked at last; asks the brokers where it never was. Raises LogFailed."""
+        """The topic at its last check; asks the brokers if there was none. Raises LogFailed."""
         return self.last(topic) or (await self.find([topic])).get(topic)
 
     async def infos(self, topics: Sequence[str]) -> list[TopicInfo]:
@@ -161,7 +161,7 @@ class Catalog:
             await asyncio.wait([self._renewal])
 
     async def _renew(self) -> None:
-        """Look again at the topics that were used since the last time, until nothing is wrong with any of them."""
+        """Check the recently used topics again, until none of them is in trouble."""
         pause_s = _SOON_S
 
         async def turn() -> float | None:
@@ -178,7 +178,7 @@ class Catalog:
             return wait_s if again else None
 
         try:
-            # What is used meanwhile is looked at when that is some seconds old.
+            # Topics used during this check are checked again once it is some seconds old.
             await Loop("kafka topics", turn, first_s=_SOON_S, longest_s=_LATER_S, level=logging.DEBUG).run()
         finally:
             self._renewal = None
@@ -226,7 +226,7 @@ class Catalog:
         return before.new_until if before is not None else 0.0
 
     def forget(self, topic: str) -> None:
-        """Ask the brokers before this topic is used again."""
+        """Make the next use of this topic ask the brokers."""
         self._topics.pop(topic, None)
 
     def _forget(self, topic: str) -> None:
@@ -235,7 +235,7 @@ class Catalog:
         self._drop_topic(topic)
 
     def _forget_unused(self) -> None:
-        """What is used is looked at every few seconds."""
+        """Topics in use are checked every few seconds; drop the others."""
         now = time.monotonic()
         if now - self._last_sweep_s > _STALE_S:
             self._last_sweep_s = now

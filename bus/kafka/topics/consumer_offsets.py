@@ -1,8 +1,7 @@
-"""Cursors of named consumers, kept where Kafka keeps its consumers' offsets, as the notes beside offsets.
+"""Cursors of named consumers, stored among Kafka's consumer offsets, as the metadata of offsets.
 
-A cursor is cut into pieces where it is too long for one note: piece n lies beside the offset of partition n, and the
-"offset" of partition 0 says how many further ones there are. All are written by one request, which brokers store as a
-whole.
+A cursor that is too long is cut into pieces: piece n is the metadata of partition n, and the "offset" of partition 0 is
+the number of further pieces. One request writes all of them, which brokers store as a whole.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.messages.names import MAX_READERS, PURGES, CursorName, reader_of
 
-# Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
+# Brokers accept metadata of up to 4,096 characters (offset.metadata.max.bytes); base64 turns 3 bytes into 4.
 _PIECE: Final = 4_000
 _MAX_PIECES: Final = 8
 MAX_CURSOR_BYTES: Final = _MAX_PIECES * _PIECE // 4 * 3
-# Otherwise brokers delete a place offsets.retention.minutes (a week by default) after it was stored, even while its
+# Otherwise brokers delete a cursor offsets.retention.minutes (a week by default) after it was stored, even while its
 # consumer polls every second.
 _RETENTION_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
-_NO_PLACE: Final = -1  # as brokers say it of a partition without an offset
+_NO_PLACE: Final = -1  # the brokers' value for a partition without an offset
 _HAS_MEMBERS: Final = (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError)
 T = TypeVar("T")
 
 
 class Places:
-    """`groups`: how the names of the groups begin that places are kept under. Their offsets are none."""
+    """`groups`: the prefix of the groups that hold cursors. Their offsets are not real ones."""
 
     def __init__(self, wire: Wire, groups: str) -> None:
         self._wire, self._groups = wire, groups
@@ -60,10 +59,10 @@ class Places:
         return await self._retry(ask, group, topic)
 
     async def put(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        """Kept for ten years, or until it is put again; an empty one deletes it. Raises Rejected for a cursor that is
+        """Kept for ten years, or until it is replaced; an empty one deletes it. Raises Rejected for a cursor that is
         too long."""
         if len(cursor) > MAX_CURSOR_BYTES:
-            detail = f"a cursor that is to be stored has up to {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"
+            detail = f"a stored cursor has at most {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"
             raise Rejected("bad_cursor", detail, "cursor")
         group = self._groups + consumer
         note = base64.b64encode(cursor).decode()
@@ -81,7 +80,7 @@ class Places:
         await self._retry(ask, group, topic)
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
-        """Commit the offsets of a consumer group. Raises Rejected `group_at_work` where it has members."""
+        """Commit the offsets of a consumer group. Raises Rejected `group_at_work` if it has members."""
         parts = [(partition, offset, "") for partition, offset in enumerate(offsets)]
 
         async def ask() -> None:
@@ -95,7 +94,7 @@ class Places:
         except LogFailed as error:
             if not isinstance(error.__cause__, _HAS_MEMBERS):
                 raise
-            detail = f"consumers of group {group} are at work, and only they may say where it begins"
+            detail = f"consumers of group {group} are at work, and only they may set its offsets"
             raise Rejected("group_at_work", detail, "topics") from error
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
@@ -113,7 +112,7 @@ class Places:
         return await self._retry(ask, group, topic)
 
     async def readers(self, topic: str, partitions: int) -> list[str]:
-        """See `Bus`. A group that we may not see is none."""
+        """See `Bus`. Leaves out groups that we may not see."""
         groups: set[str] = set()
 
         async def list_groups() -> None:

@@ -1,4 +1,4 @@
-"""duemq's own topics: made with the right settings, checked while used, made again if no shard lives on them."""
+"""duemq's own topics: created with the right settings, checked while used, recreated if no shard depends on them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 
-UNLED_S = 5.0  # longer than a leader takes to be replaced
+UNLED_S = 5.0  # longer than the replacement of a leader takes
 _LOOK_S = 10.0
-_SOON_S = 1.0  # once something is wrong; then pauses grow to the time above
+_SOON_S = 1.0  # after the first fault; then pauses grow to the time above
 
 
 class OwnTopics:
     """`partitions`: of each topic. `misfits`: the faults of topics, by topic, in sentences.
 
-    `begin_again` is called with a topic that is not vital when it turned out to be another one, or to end earlier.
+    `begin_again` is called with a topic that is not vital if it was recreated or truncated.
     """
 
     def __init__(self, wire: Wire, catalog: Catalog, maker: TopicMaker, begin_again: Callable[[str], None]) -> None:
@@ -37,16 +37,17 @@ class OwnTopics:
         self.misfits: dict[str, str] = {}
         self.vital: set[str] = set()
         self._settings: dict[str, dict[str, str]] = {}  # as they must be
-        self._ids: dict[str, str | None] = {}  # of those that were there once; None: the brokers have no ids
+        self._ids: dict[str, str | None] = {}  # of topics that existed once; None: the brokers have no ids
         self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before an offset that was read
         self._unled_since: dict[Partition, float] = {}
         self._doubted, self._pause_s = False, _LOOK_S
         self._loop = Loop("kafka own topics", self._check)
 
     async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
-        """Make a vital topic if it is missing, and check it from now on.
+        """Create a vital topic if it is missing, and check it from now on.
 
-        Raises TopicRefused if it does not fit, BadConfig if a setting can help, Unavailable if brokers do not make it.
+        Raises TopicRefused if it is misconfigured, BadConfig if a setting can help, Unavailable if brokers do not
+        create it.
         """
         try:
             await self._maker.ensure(topic, partitions, settings)
@@ -58,7 +59,7 @@ class OwnTopics:
         if misfit is not None:
             raise TopicRefused(
                 f"topic {topic!r} is not as duemq needs it: {misfit}. Alter the topic, or change duemq's settings for "
-                "its own topics where they say more than you need, and start again."
+                "its own topics if they demand more than you need, and start again."
             )
         self.partitions[topic], self._settings[topic] = partitions, settings
         self.vital.add(topic)
@@ -73,7 +74,7 @@ class OwnTopics:
     def doubt(self, topic: str, partition: int, read_to: int | None = None) -> None:
         """A partition cannot be read, or, with `read_to`, seems to end before that offset: check its topic soon."""
         if topic in self.vital:
-            return  # it is looked at in its turn: nothing is done about it
+            return  # the regular check is enough: nothing depends on it
         if read_to is not None:
             self._read_to[topic, partition] = read_to
         self._doubted = True
@@ -94,7 +95,7 @@ class OwnTopics:
 
     async def _check(self) -> float:
         """Check them once. Returns the seconds until the next time: few while something changes or is in doubt."""
-        await asyncio.sleep(_SOON_S)  # doubts come in numbers
+        await asyncio.sleep(_SOON_S)  # doubts come in groups
         doubted, self._doubted = self._doubted, False
         before = dict(self.misfits)
         for topic in list(self.partitions):
@@ -119,7 +120,7 @@ class OwnTopics:
             log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
 
     async def _misfit(self, topic: str) -> str | None:
-        """The fault of a topic, in a sentence. One that is not vital is made if it is missing."""
+        """The fault of a topic, in a sentence. A missing topic that is not vital is created."""
         vital, partitions = topic in self.vital, self.partitions[topic]
         is_missing = topic not in await self._catalog.look([topic])
         self._note_leaders(topic)
@@ -133,13 +134,13 @@ class OwnTopics:
             await self._follow_incarnation(topic, was_missing=is_missing)
         metadata = self._catalog.last(topic)
         if metadata is not None and metadata.partitions != partitions:
-            return f"it has {metadata.partitions} partitions and must have {partitions}: nobody reads the others"
+            return f"it has {metadata.partitions} partitions and must have {partitions}: the others are never read"
         if metadata is not None and metadata.trouble:
             return metadata.topic_state.trouble_text
         return await self._maker.misfit(topic, self._settings[topic])
 
     def _unled_now(self, topic: str) -> set[Partition]:
-        """By what the catalog has heard last, which is less than a second ago while a topic is in trouble."""
+        """From the catalog's last check, which is less than a second ago while a topic is in trouble."""
         metadata = self._catalog.last(topic)
         trouble = {} if metadata is None else metadata.trouble
         return {(topic, number) for number, reason in trouble.items() if reason == NO_LEADER}
@@ -152,7 +153,7 @@ class OwnTopics:
             self._unled_since.setdefault(where, time.monotonic())
 
     async def _follow_incarnation(self, topic: str, *, was_missing: bool) -> None:
-        """Notice that a topic is another one than before (its id says so, where brokers have ids), or was cut short."""
+        """Notice that a topic was recreated (by its id, if brokers have ids) or truncated."""
         now = (await topic_ids(self._wire.client, [topic])).get(topic)
         is_known, before, self._ids[topic] = topic in self._ids, self._ids.get(topic), now
         is_another = is_known and (was_missing if before is None or now is None else before != now)

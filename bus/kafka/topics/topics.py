@@ -1,4 +1,4 @@
-"""Making topics, and checking that duemq's own are as they must be."""
+"""Creates topics, and checks the settings of duemq's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import Rejected
 
 TOO_FEW_BROKERS = "too_few_brokers"
-# Brokers that are away for a moment and too few brokers come with one error code: only the message tells them apart.
+# A brief outage of brokers and too few brokers have the same error code: only the message tells them apart.
 _FENCED = "currently fenced"
 
 _CHECKED_SETTINGS = [
@@ -24,13 +24,13 @@ _CHECKED_SETTINGS = [
 
 
 NEVER = -1
-"""The retention of a topic whose records brokers never drop by themselves."""
+"""The retention of a topic whose records brokers never drop."""
 
 
 def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> dict[str, str]:
     """The configuration duemq gives its own topics.
 
-    LogAppendTime, because relative delays count from the moment a broker took the message, on one clock for all.
+    LogAppendTime, because relative delays count from the moment a broker appended the message, on one clock for all.
     """
     return {
         "message.timestamp.type": "LogAppendTime",
@@ -44,7 +44,7 @@ def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> d
 
 
 def settings_of_topic(options: KafkaOptions) -> dict[str, str]:
-    """What duemq took, a topic that duemq makes takes as well."""
+    """A topic that duemq creates must accept everything that duemq accepted."""
     return {
         "min.insync.replicas": str(options.min_insync_replicas),
         "max.message.bytes": str(options.max_message_bytes),
@@ -56,7 +56,7 @@ class TopicMaker:
         self._wire, self._catalog, self._options = wire, catalog, options
 
     async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Make it if it is not there. Raises Rejected for its name, WriteRefused if brokers do not make it."""
+        """Create it if it is missing. Raises Rejected for its name, WriteRefused if brokers do not create it."""
         if topic not in await self._catalog.look([topic]):
             await self._make(topic, partitions, settings)
 
@@ -67,12 +67,12 @@ class TopicMaker:
         response = await self._wire.ask_controller(request)
         for _, code, message in response.topic_errors:
             error = errors.for_code(code)
-            if code and error is not errors.TopicAlreadyExistsError:  # another process has made it this moment
+            if code and error is not errors.TopicAlreadyExistsError:  # another process has just created it
                 raise _refusal(topic, error, message)
         await self._wait_for(topic)
 
     async def _wait_for(self, topic: str) -> None:
-        """A topic that was made is known to every broker a little later."""
+        """Wait until every broker knows a new topic."""
 
         async def check() -> None:
             if topic not in await self._catalog.look([topic]):
@@ -85,10 +85,10 @@ class TopicMaker:
         await self._wire.retry(check)
 
     async def misfit(self, topic: str, want: dict[str, str]) -> str | None:
-        """How a topic of duemq's own is not as it must be: one sentence for each setting that does not fit."""
+        """The faults of one of duemq's own topics: a sentence for each wrong setting."""
         have = (await self._catalog.settings([topic], _CHECKED_SETTINGS)).get(topic)
         if have is None:
-            return None  # not allowed to look: whoever may not describe it takes it as it is
+            return None  # without the right to describe it, accept it as it is
         misfits = [
             f"{name} is {have[name]} and must be {want[name]}"
             for name in ("message.timestamp.type", "cleanup.policy")

@@ -25,7 +25,7 @@ _PAGE_BYTES = 4 << 20
 
 
 async def list_topic(service: Service, request: Request) -> Response:
-    """Partition by partition, each from its oldest record on."""
+    """List partition by partition, each from its oldest record on."""
     topic = _topic(request)
     fields = read_query(request, ("limit", "cursor"))
     limit, cursor = read_number(fields, "limit", DEFAULT_LIMIT, MAX_LIMIT), fields.get("cursor")
@@ -46,7 +46,7 @@ async def list_topic(service: Service, request: Request) -> Response:
         if not records or offset >= end:
             partition, offset = partition + 1, 0
         elif records:
-            break  # a page has so many bytes
+            break  # the page is full
     more = partition < info.partitions
     return JsonResponse({"letters": letters, "cursor": f"{partition}:{offset}" if more else None})
 
@@ -62,8 +62,8 @@ async def show_record(service: Service, request: Request) -> Response:
         if records and records[0].offset == offset:
             return JsonResponse(_json(partition, records[0], whole=True))
         if not records:
-            raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
-    raise Rejected("unknown_message", f"topic {topic} has no record {place}, or not any more", "id")
+            raise Unavailable(f"partition {partition} of {topic} cannot be read now")
+    raise Rejected("unknown_message", f"topic {topic} does not have record {place}, or no longer has it", "id")
 
 
 def _topic(request: Request) -> str:

@@ -11,30 +11,30 @@ from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT
 
 _DOWN: Final = ("unavailable", "disk_full")
 _TOLD: Final = ("unknown_job", "job_ended", "conflict", "not_supported", *_DOWN)
-_JOB: Final = ResponseSpec("The job as it is now.", job_shapes.Job)
+_JOB: Final = ResponseSpec("The current state of the job.", job_shapes.Job)
 _IDEMPOTENCY_KEY: Final = Parameter(
-    "Idempotency-Key", "The same key with the same body again is answered with the first job, while it is known.",
+    "Idempotency-Key", "A repeat with the same key and body gets the first job, while it is known.",
     {"type": "string", "minLength": 1, "maxLength": 255}, "header",
 )  # fmt: skip
 _PAGE: Final = (
     Parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
-    Parameter("cursor", "From the page before.", {"type": "string"}),
+    Parameter("cursor", "From the previous page.", {"type": "string"}),
 )
 _NOTES: Final = """\
-A job applies to what matches when it is begun, and does each message once, also where processes are killed. Redrives
-and purges are of dead letters, the other kinds of pending messages; these need the scope `cancel` besides."""
+A job applies to the messages that match at its creation, and handles each once, even if processes are killed. Redrives
+and purges apply to dead letters, the other kinds to pending messages, which also need the scope `cancel`."""
 
 JOB_ENDPOINTS: Final = (
     Endpoint(
         "GET", "/v1/jobs", jobs.list_jobs, "List bulk jobs", "jobs",
-        {200: ResponseSpec("Those that are known, the newest first.", job_shapes.JobList)},
+        {200: ResponseSpec("The known jobs, newest first.", job_shapes.JobList)},
         ("not_supported", "unavailable"), scope=Scope.READ,
     ),
     Endpoint(
-        "POST", "/v1/jobs", jobs.post_job, "Begin a bulk job", "jobs",
-        {201: ResponseSpec("It is begun, and goes on whatever becomes of this server.", job_shapes.Job,
+        "POST", "/v1/jobs", jobs.post_job, "Create a bulk job", "jobs",
+        {201: ResponseSpec("Created. It continues even if this server stops.", job_shapes.Job,
                            {"Location": "Where to look."}),
-         200: ResponseSpec("A dry run: how many it would apply to; or the job that this Idempotency-Key began.",
+         200: ResponseSpec("A dry run: how many it would apply to; or the job created with this Idempotency-Key.",
                            job_shapes.DryRunOrJob)},
         ("bad_json", "bad_field", "unknown_field", "bad_topic", "unknown_topic", "bad_time", "naive_time", "both_times",
          "negative_delay", "delay_too_long", "past_due", "clock_out_of_bounds", "batch_too_large", "too_many_jobs",

@@ -26,16 +26,16 @@ JobKind = Literal["redrive", "purge", "cancel", "move", "move-with-expiry", "del
 
 
 class JobFilter(Closed):
-    """Jobs of pending messages: topic, key, label, due_from, due_to, topic_prefix and name_prefix, at least one. Of
-    dead letters these, reason, dead_from and dead_to, with at least one time. Of a source: topic, topic_prefix, key,
-    reason, dead_from and dead_to; purging one takes dead_to alone."""
+    """For pending messages: topic, key, label, due_from, due_to, topic_prefix and name_prefix, at least one. For dead
+    letters also reason, dead_from and dead_to, with at least one time. For a source: topic, topic_prefix, key, reason,
+    dead_from and dead_to; purging a source takes only dead_to."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     topic: TopicName = ""
     key: str = Field(default="", max_length=1_000)
     label: str = Field(default="", max_length=1_000)
-    reason: str = Field(default="", max_length=1_000, description="Why it died, to the letter.")
+    reason: str = Field(default="", max_length=1_000, description="Why it died, exact text.")
     due_from: Instant = Field(default=0, description="Inclusive.")
     due_to: Instant = Field(default=0, description="Exclusive.")
     topic_prefix: TopicPrefix = ""
@@ -51,18 +51,18 @@ class JobRequest(Closed):
     kind: JobKind
     filter: JobFilter = Field(default_factory=JobFilter)
     ids: list[str] = Field(default_factory=list, min_length=1, max_length=10_000)
-    rate: float | None = Field(default=None, ge=0.01, le=1_000_000, description="Messages/s; null: as fast as it goes.")
-    dry_run: bool = Field(default=False, description="Count, and do nothing.")
+    rate: float | None = Field(default=None, ge=0.01, le=1_000_000, description="Messages/s; null: unlimited.")
+    dry_run: bool = Field(default=False, description="Only count.")
     topic: TopicName = Field(
         default="",
-        description="Target of a redrive; absent: the topic of each, of `dlq.destination.NAME` that destination's own.",
+        description="Target of a redrive; absent: each one's own topic, for `dlq.destination.NAME` the destination's.",
     )
-    source: TopicName = Field(default="", description="A topic of dead letters; absent: those of duemq itself.")
+    source: TopicName = Field(default="", description="A topic of dead letters; absent: duemq's own.")
     deliver_at: Instant = 0
     deliver_after: Duration = 0
     deliver_after_ms: DelayMs = 0
     zone: Zone = ""
-    shift: str | float = Field(default=0, description="By how much a move goes: a duration, with - to be earlier.")
+    shift: str | float = Field(default=0, description="Shift of a move: a duration, negative for earlier.")
 
 
 class Job(Shape):
@@ -73,11 +73,11 @@ class Job(Shape):
     created_at_ms: Ms
     ended_at: Rfc3339 = ""
     ended_at_ms: Ms = 0
-    by: str = Field(description="The id of the API key that began it.")
-    filter: dict[str, str | int] = Field(description="As it was given; of listed ids, how many.")
-    total: int | None = Field(description="Messages that it applies to; null until they are all found.")
+    by: str = Field(description="The id of the API key that created it.")
+    filter: dict[str, str | int] = Field(description="As given; for listed ids, their number.")
+    total: int | None = Field(description="Messages that it applies to; null until all are found.")
     done: int
-    skipped: int = Field(description="Messages that were not as the job needs them any more.")
+    skipped: int = Field(description="Messages whose state no longer allows it.")
     failed: int
     skipped_by_reason: dict[str, int]
     failed_by_reason: dict[str, int]
@@ -85,8 +85,8 @@ class Job(Shape):
     reason: str = Field(description="Why it failed as a whole.")
     topic: str | None
     source: str | None
-    active: bool = Field(description="Whether it is worked on; if not, the counts say all.")
-    waiting: bool = Field(description="Whether it runs as soon as a process takes it: none does now.")
+    active: bool = Field(description="Whether work is in progress; if not, the counts are final.")
+    waiting: bool = Field(description="Whether it still waits for a process to run it.")
     deliver_at: Rfc3339 = ""
     deliver_at_ms: Ms = 0
     shift_ms: int = 0
@@ -108,7 +108,7 @@ class JobList(Shape):
 class Origin(Shape):
     writer: Literal["duemq", "consumer", "share group", "streams", "connect", "spring"]
     topic: str
-    partition: int = Field(description="-1 where it does not say; so is offset.")
+    partition: int = Field(description="-1 if unknown; so is offset.")
     offset: int
     reason: str
     error: str
@@ -120,7 +120,7 @@ class TopicLetter(Record):
     id: str = Field(description="PARTITION:OFFSET.")
     dead_at: Rfc3339
     dead_at_ms: Ms
-    origin: Origin | None = Field(description="Where it came from; null where its headers do not say.")
+    origin: Origin | None = Field(description="Where it came from; null if its headers do not say.")
     redrives: int
 
 

@@ -1,4 +1,4 @@
-"""Bulk jobs: begun, listed, paused, resumed and cancelled."""
+"""Bulk jobs: create, list, pause, resume and cancel."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ async def post_job(service: Service, request: Request) -> Response:
     jobs, now = _jobs(service), service.clock()
     once = _once(request, raw)
     if once is not None and (known := jobs.begun(once)) is not None:
-        return JsonResponse(job_json(known))  # whatever has changed since
+        return JsonResponse(job_json(known))  # even if conditions have changed since
     grant: Grant = request.scope[GRANT]
     order, ids, dry_run = read_order(body, service.ingress, now, grant.namespace)
     if order.kind not in OF_THE_DEAD and not grant.allows(Scope.CANCEL):
-        raise Rejected("forbidden", f"this key has not the scope {Scope.CANCEL}")
+        raise Rejected("forbidden", f"this key does not have the scope {Scope.CANCEL}")
     if not is_covered(grant, order):
-        detail = "a key for some topics begins jobs of one of them, which filter.topic names, and not of listed ids"
+        detail = "a key for some topics can only create jobs for one of them, named in filter.topic, without ids"
         raise Rejected("forbidden", detail, "filter")
     if order.kind == "purge" and order.source and not grant.allows(Scope.ADMIN):
         _check_purgeable(service, order.source)
@@ -66,13 +66,13 @@ async def post_job(service: Service, request: Request) -> Response:
 
 
 def _once(request: Request, raw: bytes | bytearray) -> str | None:
-    """What a job is known by that is begun with an Idempotency-Key. Raises Rejected."""
+    """The digest that identifies a job created with an Idempotency-Key. Raises Rejected."""
     name = name_in_header(request)
     return f"{sha256(name).hexdigest()[:32]}:{sha256(raw).hexdigest()[:32]}" if name else None
 
 
 def _check_purgeable(service: Service, topic: str) -> None:
-    """Raises Rejected `forbidden` for a topic that may hold what is no dead letter."""
+    """Raises Rejected `forbidden` for a topic that may hold records other than dead letters."""
     if topic_matcher(service.ingress.limits.purgeable)(topic) is None:
         detail = (
             f"{topic} may hold more than dead letters, so its purge needs the scope {Scope.ADMIN}; topics of dead "
@@ -82,7 +82,7 @@ def _check_purgeable(service: Service, topic: str) -> None:
 
 
 def is_covered(grant: Grant, order: Order) -> bool:
-    """Whether a job is no more than what a caller may do who may use some topics only."""
+    """Whether a job stays within the topics of a restricted caller."""
     if not grant.topics:
         return True
     own, prefix = order.source or order.filter.get("topic"), order.filter.get("topic_prefix")
@@ -129,7 +129,7 @@ async def _tell(service: Service, request: Request, event: JobEvent) -> Response
 
 
 async def _count(service: Service, request: Request, order: Order, now: int) -> int:
-    """How many a job would apply to."""
+    """The number of messages that a job would apply to."""
     work: Work = TopicWork(service.gateway, 0) if order.source else MessageWork(service.gateway, 0)
     total, cursor = 0, None
     while True:
@@ -142,7 +142,7 @@ async def _count(service: Service, request: Request, order: Order, now: int) -> 
 
 
 def job_json(job: Job) -> dict[str, Any]:
-    """What the API shows of a job."""
+    """A job in the API."""
     order = job.order
     return {
         "id": job.id, "kind": order.kind, "state": str(job.state), **times("created_at", job.created_at), "by": job.by,

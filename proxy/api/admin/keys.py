@@ -1,4 +1,4 @@
-"""API keys: listed, made, rotated and revoked. A key's text is shown once, to whoever makes it."""
+"""API keys: list, create, rotate and revoke. A key's text is shown once, to its creator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of what administrators send and get."""
+"""The shapes of administrators' requests and answers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class KeyRequest(Closed):
     expires_after: Duration = 0
     confirm: bool = Field(
         default=True,
-        description="false: if the first key shuts callers without one out, it is not made, and the answer "
+        description="false: if the first key would refuse callers without one, it is not created, and the answer "
         "(`unconfirmed`) says how many requests there were without a key in the last minute.",
     )
 
 
 class KeyRotation(Closed):
-    overlap: Duration = Field(default="24h", description="How long the old text is good still.")
+    overlap: Duration = Field(default="24h", description="How long the old text stays valid.")
 
 
 class Key(Shape):
@@ -64,16 +64,16 @@ class KeyList(Shape):
 
 
 class TrailRecord(Shape):
-    """`times`: how often the same was denied within some seconds."""
+    """`times`: how often the same request was denied within some seconds."""
 
     at: Rfc3339
     at_ms: Ms
-    by: str = Field(description="The id of a key, user:ID (NAME), settings or data folder; empty: nobody had to say.")
-    from_: str = Field(alias="from", description="The address it came from.")
+    by: str = Field(description="The id of a key, user:ID (NAME), settings or data folder; empty: no key was required.")
+    from_: str = Field(alias="from", description="The client's address.")
     action: str = Field(examples=["POST /v1/keys"])
     target: str = Field(description="The path.")
     result: int = Field(description="The HTTP status.")
-    code: str = Field(description="Of the problem; empty where it was done.")
+    code: str = Field(description="Of the problem; empty after success.")
     request_id: str
     times: int
 

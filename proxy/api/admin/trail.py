@@ -1,4 +1,4 @@
-"""The audit trail: what administrators did, and what was denied."""
+"""The audit trail: administrators' acts, and denied requests."""
 
 from __future__ import annotations
 

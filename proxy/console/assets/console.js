@@ -1,4 +1,4 @@
-// What every page has: the switches of colours and times, lists that poll, selections, dialogs, phones. Pages work without it.
+// Common parts of all pages: colours, times, lists that poll, selections, dialogs, phones. Pages work without it.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -36,7 +36,7 @@
   try { mode = localStorage.getItem("duemq-time") in MODES ? localStorage.getItem("duemq-time") : mode; } catch { /* no storage */ }
   const setField = (field) => {
     const from = field.dataset.zone ?? "utc", to = mode === "utc" ? "utc" : "local";
-    const text = field.dataset.zone ? field.value : field.defaultValue; // what a browser restores may be of another zone
+    const text = field.dataset.zone ? field.value : field.defaultValue; // a browser may restore a time of another zone
     const at = Date.parse(from === "utc" ? `${text}Z` : text);
     field.dataset.zone = to;
     field.autocomplete = "off";
@@ -81,7 +81,7 @@
     setInterval(() => { if (mode === "relative" && !document.hidden) showTimes(document); }, 10_000);
   }
 
-  // --- lists that look again, unless they are in use ---
+  // --- lists that poll, unless they are in use ---
   const isBusy = (list) => document.hidden || dialog?.open || list.dataset.grown || list.querySelector("input:checked")
     || list.contains(document.activeElement) || (getSelection().toString() && list.contains(getSelection().anchorNode));
   let turn = 0;
@@ -153,7 +153,7 @@
     setTimeout(() => { button.textContent = before; }, 1500);
   });
 
-  // --- narrow windows: rows are cards that name their cells, filters wait until they are asked for ---
+  // --- narrow windows: rows are cards that name their cells, filters are hidden until opened ---
   const nameCells = () => {
     for (const table of document.querySelectorAll("table.list")) {
       const names = [...table.querySelectorAll("thead th")].map((th) => th.textContent.trim());

@@ -1,5 +1,5 @@
-// The overview as it changes: one stream of events, two charts. What the stream says is only ever set as text, but for
-// the list of problems, which the server has made and escaped.
+// Live updates of the overview: one stream of events, two charts. Its values are only ever set as text, except for
+// the list of problems, which the server has rendered and escaped.
 (() => {
   "use strict";
   const live = document.getElementById("live"), text = document.getElementById("live-text");
@@ -72,7 +72,7 @@
     source.onopen = () => say("on", "live");
     source.onmessage = take;
     source.onerror = () => {
-      if (source.readyState !== EventSource.CLOSED) return; // it connects again by itself, as at the end of each minute
+      if (source.readyState !== EventSource.CLOSED) return; // it reconnects automatically, as at the end of each minute
       say("off", "not live: the server does not answer");
       again = setTimeout(open, 10_000);
     };
@@ -86,7 +86,7 @@
     });
   }
   for (const bar of document.querySelectorAll(".range")) bar.hidden = false;
-  // A page that nobody sees needs no stream.
+  // A hidden page needs no stream.
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) { open(); draw(); return; }
     clearTimeout(again);

@@ -1,6 +1,6 @@
 """Cancel, move, deliver now, redrive and purge: for one message, for the selected ones, for all that match.
 
-Each is asked first, by a page that says how many messages it is about, and then done by the API.
+A page first asks for confirmation, with the number of messages; then the API makes the change.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from duemq.proxy.console.views import messages_text, redirect, render
 from duemq.proxy.destinations.handlers import is_covered
 from duemq.proxy.request.query import MAX_LIMIT, read_query
 
-COUNT_S: Final = 1.0  # so long all that match are counted; then it is said to be more
+COUNT_S: Final = 1.0  # how long matches are counted before the page says "more"
 _SIDE_BY_SIDE: Final = 50
-_DESCRIBED: Final = 5  # of those that a question is about
-_PATIENCE_S: Final = 2.0  # with the log
+_DESCRIBED: Final = 5  # messages described in a question
+_PATIENCE_S: Final = 2.0  # for the log
 
 
 class Kind(NamedTuple):
-    """A change: what it is called on buttons, what it does to one message and to several, and what these are then."""
+    """A change: its button, its effect on one and on several messages, and their state afterwards."""
 
     verb: str
     one: str
@@ -63,7 +63,7 @@ KINDS: Final = {
                   "They are gone for good. This cannot be undone.", "purged"),
 }  # fmt: skip
 TYPED: Final = ("to", "rate", "shift", "at", "after")
-"""What a question has fields for."""
+"""Fields of a question."""
 _CHANGES: Final = ("cancel", "move", "deliver-now")
 DEAD: Final = ("redrive", "purge")
 _OUTCOMES: Final = {
@@ -88,7 +88,7 @@ async def confirm_redrive(service: Service, request: Request) -> Response:
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
-    """Asks about all messages that match the filter of a list."""
+    """Ask about all messages that match the filter of a list."""
     fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
     by_job = grant_of(request).allows(Scope.OPERATE)
     kind = kind_of(fields.get("kind", ""), _CHANGES if by_job else ("cancel",))
@@ -109,8 +109,8 @@ async def question(
     fields: Mapping[str, str] | None = None, source: str = "", by_job: bool = False,
     typed: Mapping[str, str] | None = None, is_dry_run: bool = False,
 ) -> Response:  # fmt: skip
-    """Asks whether to change so many messages. `more`: there may be more than were counted. Which ones: `ids`, or the
-    filter `fields`; of the topic `source`, where they are its dead letters. `typed`: what the form said already."""
+    """Ask whether to change this many messages. `more`: there may be more than were counted. Which ones: `ids`, or the
+    filter `fields`; for dead letters, in the topic `source`. `typed`: the form's earlier values."""
     page = f"dlq/topics/{source}" if source else "dlq" if kind in DEAD else "messages"
     action = "jobs" if by_job else "redrives" if kind in DEAD else "changes"
     about = await asyncio.gather(*(_described(service, request, id_, source) for id_ in ids[:_DESCRIBED]))
@@ -127,7 +127,8 @@ async def question(
 
 
 async def _described(service: Service, request: Request, id_: str, source: str) -> dict[str, Any]:
-    """What a question says of a message, or of a dead letter of the topic `source`; its id alone if it is not found."""
+    """The description of a message in a question, or of a dead letter of the topic `source`; only its id if it is not
+    found."""
     path = f"/v1/dlq/topics/{source}/{id_}" if source else f"/v1/messages/{quote(id_, safe='')}"
     try:
         one = await call_api(service, request, "GET", path)
@@ -140,8 +141,8 @@ async def _described(service: Service, request: Request, id_: str, source: str) 
 
 
 async def _readers(service: Service, request: Request, topic: str, source: str) -> tuple[str, list[str]]:
-    """A topic and its known readers: destinations, and the groups and consumers that the log knows; among them
-    the group whose dead letters `source` has."""
+    """A topic and its known readers: destinations, and the groups and consumers in the log, including the group whose
+    dead letters are in `source`."""
     admin = service.access.admin
     listed = [] if admin is None else admin.destinations.listed()
     bound = [one.name for one in listed if topic in (one.own_topic, *one.topics) and is_covered(grant_of(request), one)]
@@ -157,7 +158,7 @@ async def _readers(service: Service, request: Request, topic: str, source: str) 
 
 
 async def count_matching(service: Service, request: Request, query: dict[str, str]) -> tuple[int, bool]:
-    """How many messages match, and whether there may be more: it counts for a second at most."""
+    """The number of matching messages, and whether there may be more: counts for at most a second."""
     query |= {"limit": str(MAX_LIMIT)}
     count, until = 0, time.monotonic() + COUNT_S
     while True:
@@ -184,7 +185,7 @@ async def post_redrive(service: Service, request: Request) -> Response:
 
 
 async def _change_matching(service: Service, request: Request, kind: str, fields: dict[str, str]) -> Response:
-    """Cancels all that match; others are for jobs."""
+    """Cancel all that match; other changes need jobs."""
     kind_of(kind, ("cancel",))
     query = api_filter(fields)
     del query["limit"]
@@ -202,7 +203,7 @@ async def _change(service: Service, request: Request, kind: str, ids: list[str],
         moves = [{"id": id_, **when} for id_ in ids]
         report = await call_api(service, request, "POST", "/v1/messages:move", body={"moves": moves})
         for result in report["results"]:
-            if "error" in result:  # of the time, which is the same for all
+            if "error" in result:  # about the time, which is the same for all
                 raise Rejected(result["error"]["code"], result["error"]["detail"], result["error"].get("field"))
         return _report(request, kind, report["counts"])
     counts = Counter[str]()
@@ -213,7 +214,7 @@ async def _change(service: Service, request: Request, kind: str, ids: list[str],
 
 
 async def _outcome(service: Service, request: Request, kind: str, id_: str) -> str:
-    """What became of one of several, as the API's reports call it."""
+    """The outcome of one of several messages, in the words of the API's reports."""
     try:
         answer = await call_api(service, request, "POST", _path(kind, id_))
     except Rejected as error:
@@ -265,7 +266,7 @@ def selected(form: Form) -> list[str]:
 
 
 def _when(form: Form) -> dict[str, str]:
-    """The new time: an instant, or a time from now on."""
+    """The new time: an instant, or a delay from now."""
     times = {"deliver_at": instant_text(form.get("at")), "deliver_after": form.get("after")}
     when = given(times, "deliver_at", "deliver_after")
     if not when:

@@ -1,4 +1,4 @@
-"""Nodes and shards: who is master of what, how far each is, how full the disks are; drain and resume."""
+"""Nodes and shards: masters, progress, disk use; drain and resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from duemq.proxy.request.query import read_query
 
 _DONE: Final = {
     "drain": "The node hands over its shards, cycle by cycle.",
-    "resume": "The node takes part again.",
+    "resume": "The node gets shards again.",
 }
 
 
@@ -26,7 +26,7 @@ async def get_cluster(service: Service, request: Request) -> Response:
     query = read_query(request, ("done",))
     cluster = await call_api(service, request, "GET", "/v1/cluster")
     grant = grant_of(request)
-    all_figures = () if grant.topics else service.history.now.figures  # they count all topics
+    all_figures = () if grant.topics else service.history.now.figures  # they cover all topics
     figures = {one.node: one for one in all_figures if one.lateness}
     nodes = [node | {"figures": _figures_of(node, figures, len(cluster["nodes"]))} for node in cluster["nodes"]]
     return render(
@@ -36,7 +36,7 @@ async def get_cluster(service: Service, request: Request) -> Response:
 
 
 def _figures_of(node: dict[str, Any], figures: dict[str, Any], nodes: int) -> Any:
-    """Those of a node; the only node of a process does not say its name."""
+    """The figures of a node; a single node's figures have no name."""
     return figures.get(node["name"]) or (figures.get("") if nodes == 1 else None)
 
 
@@ -49,7 +49,7 @@ async def post_resume(service: Service, request: Request) -> Response:
 
 
 async def _steer(service: Service, request: Request, step: str) -> Response:
-    """Ask first where the form does not say that it was asked: a drain moves the work of a node to the others."""
+    """Ask for confirmation first, unless the form has it: a drain moves a node's work to the others."""
     node: str = request.path_params["node"]
     form = await read_form(request)
     if step == "drain" and not form.get("sure"):

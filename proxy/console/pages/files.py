@@ -14,11 +14,11 @@ from duemq.proxy.console.forms import instant_text
 from duemq.proxy.console.views import render
 from duemq.proxy.request.query import read_query
 
-_ROWS: Final = 300  # more than there may be shards, so that each page goes beyond one window
+_ROWS: Final = 300  # more than the shard limit, so that each page exceeds one window
 
 
 async def get_files(service: Service, request: Request) -> Response:
-    """The windows from a time on; without one, from the first."""
+    """The windows from a time on; by default from the first one."""
     text = read_query(request, ("from",)).get("from", "")
     first = parse_instant(instant_text(text), "from", text=True) if text else 0
     windows = list(await service.gateway.sealed_windows(first, _ROWS + 1))

@@ -1,4 +1,4 @@
-"""Imported files: listed with what became of them, and new ones handed over by their path."""
+"""Imported files: list them with their states, and submit new ones by path."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LISTED: Final = 200
 _NUMBERS: Final = {"size": "bytes", "rows": "messages"}
 _FIELDS: Final = ("path", "link", "sha256", "window", *_NUMBERS)
 _ABSENT: Final = dict.fromkeys(("reason", "path", "sha256", "window", "since", "rows", "size"))
-"""What the API leaves out of imports: all but the state of one whose shard has not said anything of it yet."""
+"""Fields that the API may omit: all but the state, until the shard has answered."""
 _DONE: Final = {
-    "import": "The file is handed over. Its messages are scheduled once it is imported.",
-    "duplicate": "A file with this content was handed over before: nothing was done.",
+    "import": "The file is submitted. Its messages are scheduled once it is imported.",
+    "duplicate": "A file with this content was submitted before: nothing was done.",
 }
 
 
@@ -42,7 +42,7 @@ async def post_import(service: Service, request: Request) -> Response:
     form = await read_form(request)
     try:
         made = await call_api(service, request, "POST", "/v1/imports", body=_file(form))
-    except Rejected as error:  # what was typed stays on the page
+    except Rejected as error:  # keep the typed values on the page
         typed = {name: form.text(name) for name in _FIELDS}
         return await _list(service, request, {}, typed, wrong=error.detail, field=error.field or "", status=400)
     done = "duplicate" if made["duplicate"] else "import"
@@ -63,7 +63,7 @@ async def _list(
 
 
 def _file(form: Form) -> dict[str, Any]:
-    """The file as the API wants it. Raises Rejected for a number or a time that is none."""
+    """The file for the API. Raises Rejected for an invalid number or time."""
     file: dict[str, Any] = {"path": form.get("path"), "link": bool(form.get("link"))}
     if sha256 := form.get("sha256"):
         file["sha256"] = sha256

@@ -32,7 +32,7 @@ async def post_login(service: Service, request: Request) -> Response:
     credential = service.access.credential(form.get("key").encode("utf-8", "replace")) if form.get("key") else None
     page = _next(form.get("next"))
     if credential is None:
-        wrong = "This key is not good here: it is mistyped, expired or revoked."
+        wrong = "This key is not valid here: it is mistyped, expired or revoked."
         return _page(service, request, page, wrong, by_key=True)
     return await _begin(service, request, credential, page)
 
@@ -79,7 +79,7 @@ async def post_logout(service: Service, request: Request) -> Response:
 
 
 async def _begin(service: Service, request: Request, credential: Credential, page: str) -> Response:
-    request.scope[GRANT] = credential.grant  # the trail has who it is
+    request.scope[GRANT] = credential.grant  # the trail records the caller
     service.access.charge_login(credential.grant)
     text, good_ms = await service.access.begin_session(credential)
     response = redirect(request, page)
@@ -88,7 +88,7 @@ async def _begin(service: Service, request: Request, credential: Credential, pag
 
 
 def _page(service: Service, request: Request, page: str, wrong: str = "", *, by_key: bool = False) -> Response:
-    """`wrong`: why a login was refused, which was one `by_key` or by the provider."""
+    """`wrong`: why a login, `by_key` or by the provider, was refused."""
     issuer = service.access.issuer
     provider = issuer is not None and bool(issuer.settings.client_id)
     needed = not grant_of(request).scopes
@@ -99,5 +99,5 @@ def _page(service: Service, request: Request, page: str, wrong: str = "", *, by_
 
 
 def _next(page: str) -> str:
-    """Where to go after a login: a page of the console, and nowhere else."""
+    """Where to go after a login: only to a page of the console."""
     return page if _PAGE.fullmatch(page) and ".." not in page and "//" not in page else ""

@@ -1,4 +1,4 @@
-"""Messages: found by id, name, key, label, topic, time and state; pages by cursor, and nothing is counted."""
+"""Messages: search by id, name, key, label, topic, time and state; pages by cursor, without counting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILTERS: Final = ("topic", "key", "label", "due_from", "due_to", *PREFIXES)
 QUERY: Final = f"ref search status {' '.join(FILTERS)} returns limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
 LIMITS: Final = ("25", "50", "100", "250")
-PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
+PATIENCE_S: Final = 0.15  # how long a search without matches continues before it reports its progress
 _SHOWN_BYTES: Final = 64 << 10
 _INDENTED_BYTES: Final = 4 * _SHOWN_BYTES  # of JSON: deep nesting makes it hundreds of times as long
 _FORMS: Final = ("auto", "json", "text", "hex")
@@ -36,7 +36,7 @@ _ABSENT: Final = dict.fromkeys(
         "key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at", "attempts",
         "changes_left_out", "header_list",
     )
-)  # fmt: skip  # what the API leaves out of messages
+)  # fmt: skip  # fields that the API may omit
 _DONE: Final = {
     "cancel": "It is cancelled and will not be delivered.",
     "move": "It has its new time.",
@@ -60,7 +60,7 @@ async def get_messages(service: Service, request: Request) -> Response:
         listed = await _search(service, request, query)
         if is_only_match(listed, query):
             return redirect(request, f"messages/{quote(listed['messages'][0]['id'])}")
-    except Rejected as error:  # what was typed stays on the page
+    except Rejected as error:  # keep the typed values on the page
         wrong = error.detail
     shown = {name: value for name, value in fields.items() if name != "cursor"}
     matching = {name: value for name, value in shown.items() if name not in ("search", "returns")}
@@ -75,7 +75,7 @@ async def get_messages(service: Service, request: Request) -> Response:
 
 
 async def _search(service: Service, request: Request, query: dict[str, str]) -> Any:
-    """The next page that has something, or how far the search came in its time."""
+    """The next page with matches, or how far the search came in its time."""
     until = time.monotonic() + PATIENCE_S
     while True:
         listed = await call_api(service, request, "GET", "/v1/messages", query)
@@ -97,7 +97,7 @@ def is_only_match(listed: Mapping[str, Any], query: Mapping[str, str]) -> bool:
 
 
 def api_filter(fields: dict[str, str]) -> dict[str, str]:
-    """The query of the API that the fields of the page say."""
+    """The API query for the fields of the page."""
     query = given(fields, "status", *FILTERS, "cursor")
     query["limit"] = fields.get("limit") or LIMITS[1]
     return query | {name: instant_text(query[name]) for name in ("due_from", "due_to") if name in query}
@@ -129,7 +129,7 @@ async def get_message(service: Service, request: Request) -> Response:
 
 
 async def _record_of(service: Service, request: Request, story: dict[str, Any]) -> dict[str, Any] | None:
-    """The record that a delivered message became, if it is still there."""
+    """The record of a delivered message, if it still exists."""
     path, place = f"/v1/topics/{story['topic']}", story["place"]
     topic = await call_api(service, request, "GET", path)
     if topic["cursor"] is None:
@@ -142,12 +142,12 @@ async def _record_of(service: Service, request: Request, story: dict[str, Any]) 
 
 
 def changes_of(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was changed, oldest first, with all that the page asks for."""
+    """The changes, oldest first, with all fields of the page."""
     return [{"from": None, "to": None, "by": None} | change for change in state.get("changes", ())]
 
 
 def payload_of(state: dict[str, Any]) -> bytes | None:
-    """None where it is not held any more."""
+    """None if it is no longer kept."""
     if "payload_base64" in state:
         return b64decode(state["payload_base64"])
     payload: str | None = state.get("payload")
@@ -160,19 +160,19 @@ def is_null(state: dict[str, Any]) -> bool:
 
 
 def is_cut(payload: bytes) -> bool:
-    """Whether no more than the beginning of a payload is shown."""
+    """Whether only the beginning of a payload is shown."""
     return len(payload) > _SHOWN_BYTES
 
 
 def formatted(payload: bytes, form: str) -> tuple[str, str]:
     """The form in which a payload is shown, and its text of at most 64 KiB of the payload.
 
-    `auto` is JSON where it is an object or a list, text where it is UTF-8, else hexadecimal.
+    `auto` is JSON for an object or a list, text for UTF-8, else hexadecimal.
     """
     if form in ("auto", "json") and payload[:1].strip() in (b"{", b"[") and len(payload) <= _SHOWN_BYTES:
         try:
             text = orjson.dumps(orjson.loads(payload), option=orjson.OPT_INDENT_2)
-        except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON; or nested deeper than is written
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # not JSON, or nested too deeply to write
             text = b""
         if 0 < len(text) <= _INDENTED_BYTES:
             return "json", text.decode()

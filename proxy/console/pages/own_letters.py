@@ -1,6 +1,6 @@
 """The dead letters of duemq itself, by reason and time of death.
 
-The API lists them by due time; reason and time of death are judged here, as a job does.
+The API lists them by due time; reason and time of death are filtered here, as in a job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def get_letters(service: Service, request: Request) -> Response:
         chosen = LetterFilter.of(job_filter(fields, FILTERS))
         query = given(fields, "cursor", *_OF_API) | {"limit": fields.get("limit") or LIMITS[1]}
         letters, cursor = await search(_lister(service, request), chosen, query)
-    except Rejected as error:  # what was typed stays on the page
+    except Rejected as error:  # keep the typed values on the page
         wrong = error.detail
     shown = {name: value for name, value in fields.items() if name != "cursor"}
     return render(
@@ -47,7 +47,7 @@ async def get_letters(service: Service, request: Request) -> Response:
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
-    """Asks about all that match; what died up to now is meant."""
+    """Ask about all matches that have died by now."""
     fields = read_query(request, ("kind", *_FIELDS))
     kind, chosen = kind_of(fields.get("kind", ""), DEAD), job_filter(fields, FILTERS)
     chosen.setdefault("dead_to", format_ms(service.clock()))
@@ -66,6 +66,6 @@ def _lister(service: Service, request: Request) -> ListPage:
 
 
 def _letter(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as a dead letter of a topic is shown."""
-    known = {"dead_at": None, "dead_at_ms": 0} | message  # it may have been redriven a moment ago
+    """A message in the form of a topic's dead letter."""
+    known = {"dead_at": None, "dead_at_ms": 0} | message  # it may have just been redriven
     return known | {"origin": {"topic": message["topic"], "reason": message.get("reason") or "", "error": ""}}

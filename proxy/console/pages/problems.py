@@ -1,5 +1,5 @@
 """Problems now, the worst first: shards, nodes, disks, lateness, topics, destinations, and dead letters that wait
-for a decision. A caller for some topics sees what concerns these."""
+for a decision. A caller for some topics sees only their problems."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from duemq.proxy.console.views import ms_text, number
 from duemq.proxy.destinations.handlers import is_covered
 
 _LATE_MS: Final = 5_000
-_FAILED_MS: Final = 3_600_000  # so long a failed attempt at a destination is told
+_FAILED_MS: Final = 3_600_000  # how long a failed attempt at a destination is shown
 _LAG: Final = 1_000  # ledger entries
 _NOT_READY: Final = frozenset(("joining", "out", "draining"))
 _MAX_SHOWN: Final = 20
 
 
 class Problem(NamedTuple):
-    """`page`: where more is seen, as from the root of the console. `things`: how many have it."""
+    """`page`: with details, relative to the root of the console. `things`: how many are affected."""
 
     severe: bool
     text: str
@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
 
 def problems(service: Service, grant: Grant) -> list[Problem]:
-    """At most 20; the last one may give the number of further ones."""
+    """At most 20; the last one may be the number of further ones."""
     listed = sorted(_all(service, grant), key=lambda problem: not problem.severe)
     if (more := len(listed) - _MAX_SHOWN + 1) > 1:
         listed[_MAX_SHOWN - 1 :] = [Problem(listed[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
@@ -43,7 +43,7 @@ def problems(service: Service, grant: Grant) -> list[Problem]:
 
 
 def counters(service: Service, grant: Grant) -> dict[str, int]:
-    """How many things are wrong, by the pages of the navigation; on `dlq`, dead letters that wait."""
+    """The number of problems per page of the navigation; for `dlq`, of waiting dead letters."""
     listed = problems(service, grant)
     counts = Counter({"./": sum(problem.things for problem in listed if not problem.page.startswith("dlq"))})
     for problem in listed:
@@ -60,7 +60,7 @@ def _all(service: Service, grant: Grant) -> Iterator[Problem]:
     now = service.history.now
     for shard in now.cluster["shards"]:
         if now.at and shard.get("master") is None:
-            yield Problem(True, f"Shard {shard['shard']} has no master: what is due there is not delivered", "cluster")
+            yield Problem(True, f"Shard {shard['shard']} has no master: its due messages are not delivered", "cluster")
     if now.overdue_ms > _LATE_MS:
         text = f"The oldest overdue message is {ms_text(now.overdue_ms)} late"
         yield Problem(True, text, "messages?status=scheduled")
@@ -94,7 +94,7 @@ def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
             reasons.setdefault((letter.source, page), Counter())[letter.reason] += 1
     for source in sorted(fresh.more - {source for source, _ in reasons}):
         if grant.covers(source):
-            yield Problem(False, f"More dead letters in {source} than are looked at", f"dlq/topics/{quote(source)}")
+            yield Problem(False, f"More dead letters in {source} than are counted", f"dlq/topics/{quote(source)}")
     for (source, page), counts in reasons.items():
         of = _writer(source) if page.startswith("dlq/topics") and MALFORMED not in page else ""
         what = "malformed Kafka record" if MALFORMED in page else "dead letter"
@@ -105,7 +105,7 @@ def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
 
 
 def _writer(source: str) -> str:
-    """Whose dead letters a topic has."""
+    """The owner of a topic's dead letters."""
     if home := home_of(source):
         return f" of destination {home.removeprefix(DESTINATION)}"
     return f" of group {group}" if (group := group_of_letters(source)) else f" in {source}"

@@ -22,7 +22,7 @@ _FORM_BYTES: Final = 16 << 20
 
 async def get_schedule(service: Service, request: Request) -> Response:
     query = read_query(request, ("topic",))
-    # The form is sent once, whatever the browser does: what it makes has this idempotency key.
+    # This idempotency key makes the form take effect once, even if the browser repeats it.
     fields = dict.fromkeys(_FIELDS, "") | {"topic": query.get("topic", ""), "once": secrets.token_hex(16)}
     return render(request, "schedule.html", fields=fields, wrong="", field="")
 
@@ -45,8 +45,8 @@ async def post_schedule(service: Service, request: Request) -> Response:
 
 
 def _message(form: Form) -> dict[str, Any]:
-    """The message as the API wants it. Raises Rejected `bad_field` for headers that are none."""
-    payload = form.text("payload").replace("\r\n", "\n")  # browsers end lines as HTTP does
+    """The message for the API. Raises Rejected `bad_field` for malformed headers."""
+    payload = form.text("payload").replace("\r\n", "\n")  # browsers send CRLF
     message: dict[str, Any] = {"topic": form.get("topic")}
     message["payload_base64" if form.get("base64") else "payload"] = payload
     for name, value in (

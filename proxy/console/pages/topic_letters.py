@@ -1,7 +1,7 @@
-"""Dead letters in topics, such as `dlq.GROUP` of a consumer group: chosen, listed, shown, redriven and purged.
+"""Dead letters in topics, such as `dlq.GROUP` of a consumer group: choose, list, show, redrive and purge them.
 
-The API lists such a topic as a whole. The filters of the page are those of a redrive by a job, so that the page shows
-what the job would take.
+The API only lists whole topics. The filters of the page are those of a redrive job, so the page shows the messages that
+the job would redrive.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ QUERY: Final = f"{' '.join(FILTERS)} limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
 ABSENT: Final = dict.fromkeys(
     ("key", "key_base64", "header_list", "redriven_as", "redrives")
-)  # the API leaves some of them out
+)  # the API may omit some of them
 _NO_ORIGIN: Final = {"topic": "", "reason": "", "error": ""}
 
 
 ListPage = Callable[[dict[str, str]], Awaitable[tuple[list[dict[str, Any]], str | None]]]
-"""Lists what a query says: a page of dead letters, and the cursor of the next one."""
+"""Lists the matches of a query: a page of dead letters, and the cursor of the next one."""
 
 
 class LetterFilter(NamedTuple):
-    """What a dead letter has to be. Times in epoch ms; None: anything."""
+    """The filter of dead letters. Times in epoch ms; None: any."""
 
     dead_from: int
     dead_to: int
@@ -58,7 +58,7 @@ class LetterFilter(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> LetterFilter:
-        """Of the fields of a job's filter. Raises Rejected `bad_time` and `naive_time`."""
+        """From the fields of a job's filter. Raises Rejected `bad_time` and `naive_time`."""
         since, until = (
             parse_instant(fields[name], name, text=True) if name in fields else default
             for name, default in zip(_TIMES, (0, LAST_MS), strict=True)
@@ -66,7 +66,7 @@ class LetterFilter(NamedTuple):
         return cls(since, until, *(fields.get(name) for name in ("topic", "key", "reason")))
 
     def fits(self, letter: Mapping[str, Any]) -> bool:
-        """As a job judges records: see `proxy/jobs/topic_work.py`."""
+        """The same test as in a job: see `proxy/jobs/topic_work.py`."""
         origin = letter["origin"] or _NO_ORIGIN
         return (
             self.dead_from <= letter["dead_at_ms"] < self.dead_to
@@ -77,7 +77,7 @@ class LetterFilter(NamedTuple):
 
 
 async def get_topics(service: Service, request: Request) -> Response:
-    """All that the settings name; a name that was typed leads to its topic."""
+    """List all topics from the settings; a typed name leads to its topic."""
     if name := read_query(request, ("topic",)).get("topic", "").strip():
         return redirect(request, f"dlq/topics/{quote(name, safe='')}")
     listed = await call_api(service, request, "GET", "/v1/topics")
@@ -125,7 +125,7 @@ async def get_letter(service: Service, request: Request) -> Response:
 
 
 async def confirm_selected(service: Service, request: Request) -> Response:
-    """Asks whether to redrive those that were selected. A topic is not purged one by one."""
+    """Ask whether to redrive the selected ones. Single records of a topic cannot be purged."""
     form = await read_form(request)
     request.scope[UNCHANGED] = True
     ids, source = selected(form), request.path_params["topic"]
@@ -134,7 +134,7 @@ async def confirm_selected(service: Service, request: Request) -> Response:
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
-    """Asks about all that match; what died up to now is meant."""
+    """Ask about all matches that have died by now."""
     source, fields = request.path_params["topic"], read_query(request, ("kind", *_FIELDS))
     kind = kind_of(fields.get("kind", ""), DEAD)
     chosen = job_filter(fields, FILTERS)
@@ -150,7 +150,7 @@ async def confirm_matching(service: Service, request: Request) -> Response:
 
 
 def job_filter(fields: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The filter of a job that the fields of a page say."""
+    """The filter of a job from the fields of a page."""
     chosen = given(fields, *names)
     return chosen | {name: instant_text(chosen[name]) for name in _TIMES if name in chosen}
 
@@ -166,7 +166,7 @@ def _lister(service: Service, request: Request) -> ListPage:
 
 
 async def search(list_page: ListPage, chosen: LetterFilter, query: dict[str, str]) -> tuple[list[Any], str | None]:
-    """The next page that has something, or how far the search came in its time."""
+    """The next page with matches, or how far the search came in its time."""
     page: tuple[list[Any], str | None] = [], None
     async with aclosing(letter_pages(list_page, chosen, query, PATIENCE_S)) as pages:
         async for page in pages:
@@ -178,7 +178,7 @@ async def search(list_page: ListPage, chosen: LetterFilter, query: dict[str, str
 async def letter_pages(
     list_page: ListPage, chosen: LetterFilter, query: dict[str, str], patience_s: float
 ) -> AsyncGenerator[tuple[list[Any], str | None]]:
-    """What fits on each page, and where the next one begins, which is twice as long; none is begun after
+    """The matches of each page, and the start of the next one, which is twice as long; none starts after
     `patience_s`."""
     until = time.monotonic() + patience_s
     while True:
@@ -191,7 +191,7 @@ async def letter_pages(
 
 
 async def _with_redrives(service: Service, source: str, letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with the id of the message that it was redriven as; None if it was not."""
+    """Each with the id of its redriven message; None if it was not redriven."""
     places = [f"{source}/{one['id'].replace(':', '/')}/{one['dead_at_ms']}" for one in letters]
     try:
         known = await service.gateway.named([(of_redrive(place), b"") for place in places]) if places else []

@@ -24,7 +24,7 @@ from duemq.proxy.request.query import read_number, read_query
 
 QUERY: Final = "key offset from after"
 _LATEST: Final = 50
-_SEARCHED: Final = 1_000  # records that are looked at for a key
+_SEARCHED: Final = 1_000  # records searched for a key
 _PREVIEW: Final = 200
 _OF_DUEMQ: Final = (RETRY, DEAD, OWN)
 _COUNTED, _TOGETHER, _PATIENCE_S = 50, 10, 1.0  # topics whose pending messages are counted
@@ -32,7 +32,7 @@ _MAX_OFFSET: Final = 10**10 - 1
 
 
 async def get_topics(service: Service, request: Request) -> Response:
-    """Those of senders; with `all` those for retries and dead letters, too."""
+    """Topics of senders; with `all` those for retries and dead letters, too."""
     shows_all = bool(read_query(request, ("all",)).get("all"))
     listed = (await call_api(service, request, "GET", "/v1/topics"))["topics"]
     topics = [one for one in listed if shows_all or not one["topic"].startswith(_OF_DUEMQ)]
@@ -43,7 +43,7 @@ async def get_topics(service: Service, request: Request) -> Response:
 
 
 async def _pending(service: Service, topics: list[str]) -> dict[str, int]:
-    """How many messages are pending, by topic, if that is known within a second."""
+    """The number of pending messages per topic, if known within a second."""
     counts: dict[str, int] = {}
     try:
         async with asyncio.timeout(_PATIENCE_S):

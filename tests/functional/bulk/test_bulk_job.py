@@ -262,7 +262,7 @@ def test_the_table_of_ids_outlives_every_rerun(
     async def loaded(self: LocalReader, shard: int, offset: int, start: int, most: int) -> bytes | None:
         found = self._shard(shard).store.imports.get(offset)
         if found is not None and found.import_command.path.endswith(first.path):
-            raise Rejected("no_ids", "it is not kept any more: its messages are due", "id")
+            raise Rejected("no_ids", "it is no longer kept: its messages are due", "id")
         return await answered(self, shard, offset, start, most)
 
     monkeypatch.setattr(LocalReader, "imported_ids", loaded)

@@ -387,7 +387,7 @@ async def test_a_pipe_a_device_and_a_circle_of_links_are_refused_at_once(world: 
         )
     await world.tick(node)
     assert await node.importer.step()
-    assert "no regular file" in node.importer.why_pending(0)
+    assert "not a regular file" in node.importer.why_pending(0)
     assert "symbolic links" in node.importer.why_pending(1)
 
 

@@ -103,7 +103,7 @@ def test_a_store_that_is_away_says_nothing_about_the_file(s3: S3Site, tmp_path: 
     uri, target = s3.put(f"{s3.bucket()}/jobs/a.parquet", path.read_bytes()), tmp_path / "far" / "7.parquet"
     nobody = replace(s3.store, endpoint=f"http://{HOST}:{free_port()}")
     answer = told(replace(job_of(s3, uri, path, target), store=nobody))
-    assert (answer.final, answer.away) == (False, True) and "cannot be had of its store" in answer.reason
+    assert (answer.final, answer.away) == (False, True) and "cannot be read from its store" in answer.reason
     job = replace(job_of(s3, uri, path, target), store=nobody)
     tried = answers_to(replace(job, files=[*job.files] * 3))
     assert [one.skipped for one in tried] == [False, True, True] and len({one.reason for one in tried}) == 1
@@ -170,10 +170,10 @@ async def test_a_shard_waits_for_a_store_as_long_as_the_window_allows(world: Wor
         await taking.step()
         clock += 90_000
         assert taking.decide(clock) == []
-    assert "cannot be had of its store" in taking.why_pending(0)
+    assert "cannot be read from its store" in taking.why_pending(0)
     near = import_command.window - policy.lead_ms + 1
     (said,) = taking.decide(near)
-    assert "one by one" in said.reason and "cannot be had of its store" in said.reason
+    assert "one by one" in said.reason and "cannot be read from its store" in said.reason
 
     policy = replace(policy, store=s3.store)  # it is back
     taking = importer()

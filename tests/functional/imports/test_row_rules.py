@@ -201,7 +201,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
     assert "bad.parquet is not Parquet, or damaged" in str(refusal(tmp_path / "bad.parquet"))
     (tmp_path / "bad.parquet").write_bytes(b"due_ms,topic,payload\n")
     assert "bad.parquet is not Parquet, or damaged" in str(refusal(tmp_path / "bad.parquet"))
-    for path, why in ((tmp_path / "none.parquet", "cannot be read"), (tmp_path, "is no regular file")):
+    for path, why in ((tmp_path / "none.parquet", "cannot be read"), (tmp_path, "is not a regular file")):
         with pytest.raises(BadDelayFile, match=why):
             inspect(path, LIMITS)
         with pytest.raises(BadDelayFile, match=why):

@@ -160,7 +160,7 @@ async def test_partitions_that_somebody_adds_to_an_own_topic_are_reported(
         async with asyncio.timeout(WITHIN_S):
             while not bus.misfits():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        said = "it has 2 partitions and must have 1: nobody reads the others"
+        said = "it has 2 partitions and must have 1: the others are never read"
         assert bus.misfits() == {log: said} and said in caplog.text
     finally:
         await bus.close()

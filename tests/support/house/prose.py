@@ -21,12 +21,14 @@ from tests.support.house.tree import ROOT, modules
 RECORD: Final = Path(__file__).with_name("prose.json")
 
 TURNS: Final = re.compile(
-    r"\b(what became of|so many|so much|anew|in place of|nobody|somebody|of its own|by itself|looks? at|a look"
+    r"\b(what became of|so many|so much|anew|in place of|nobody|somebody|of its own|by itself|looks? at|a look\b"
     r"|just now|for so long|hand(?:s|ed)? on|put off|put down"
     r"|who(?:ever)? (?:asks|waits|reads|sends|calls|sees|looks|begins|holds|keeps|has|comes|dies|yields|may|can|was|is)"
     r"|wants? no more|of which|as far as|besides|where (?:it|they|there|that|one|none|no|a|nobody|somebody) "
     r"|behind (?:it|what|the|that|them|its)|are to be|is to be|is nothing to|for want of|likewise|is over|are over"
-    r"|meanwhile|what (?:it|they|is|was|are|comes|stands|falls|passes|belongs|waits|others) )",
+    r"|meanwhile|what (?:it|they|is|was|are|comes|stands|falls|passes|belongs|waits|others) "
+    r"|anybody|everybody|for ever\b|made again|in the place of|under way|their turn|taken for"
+    r"|(?:says?|said|tells?|told) of |comes? to (?:its|an|the) end)",
     re.IGNORECASE,
 )
 

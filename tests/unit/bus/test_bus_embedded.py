@@ -108,7 +108,7 @@ def test_a_full_disk_is_named_and_everything_behind_it_refused(tmp_path: Path) -
         armed = True
         with pytest.raises(DiskFull, match="disk is full"):
             await bus.append({T0: [b"x"]})
-        with pytest.raises(StoreFailed, match="opened anew"):
+        with pytest.raises(StoreFailed, match="reopened"):
             await bus.append({T0: [b"x"]})
 
     with_bus(tmp_path, scenario, fault)

@@ -97,7 +97,7 @@ def test_a_filter_goes_on_over_pages_that_have_nothing_or_says_how_far_it_came(m
         assert places(await site.page(f"{LIST}?key=k99&limit=25")) == ["0:99"]
         monkeypatch.setattr(topic_letters, "PATIENCE_S", 0)
         text = await site.page(f"{LIST}?key=k99&limit=25")
-        assert "Go on" in text and "cursor=0%3A25" in text and places(text) == []
+        assert "Continue" in text and "cursor=0%3A25" in text and places(text) == []
         monkeypatch.setattr(topic_letters, "COUNT_S", 0)
         await site.bury("dlq.more", 1_001)
         assert "Redrive at least 1\N{NARROW NO-BREAK SPACE}000 messages?" in await site.page(

@@ -39,7 +39,7 @@ def test_a_file_is_handed_over_by_the_fields_of_the_api_and_watched_while_it_is_
         assert record is not None
         assert record.import_command == ImportCommand("/shared/a.parquet", "0" * 64, 2048, WINDOW, 1000, link=True)
         text = await site.page("/imports/0-0?done=import")
-        assert "The file is handed over" in text and "1 of 2 replicas" in text and 'data-poll="2"' in text
+        assert "The file is submitted" in text and "1 of 2 replicas" in text and 'data-poll="2"' in text
         site.gateway.imported = [status._replace(import_record=ImportRecord(7, record.import_command, IMPORTED, NOW))]
         assert 'data-poll="2"' not in await site.page("/imports/0-0")
         site.gateway.imported = [ImportStatus("0-0", 0, None)]  # its shard has not said anything of it yet

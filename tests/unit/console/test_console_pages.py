@@ -252,7 +252,7 @@ def test_a_search_goes_on_until_it_finds_something_or_says_how_to_go_on() -> Non
         assert [query.cursor for query in site.gateway.queries] == [None, "c1", "c2"]
         site.gateway.pages, site.gateway.queries = [MessagePage([], "again")], []
         text = await site.page("/messages?key=k")
-        assert "Go on" in text and "cursor=again" in text
+        assert "Continue" in text and "cursor=again" in text
 
     with_console(scenario)
 

@@ -69,9 +69,9 @@ def test_a_person_logs_in_by_the_provider(with_provider: Callable[[Scenario], No
     ("query", "claims", "told"),
     [({"state": "another"}, {}, "not begun in this browser"),
      ({"iss": "https://evil.example.com"}, {}, "another provider"),
-     ({"code": "guess"}, {}, "takes this code for no login"), ({"error": "access_denied"}, {}, "access_denied"),
-     ({}, {"nonce": "another"}, "token is not good"), ({}, {"aud": "another"}, "token is not good"),
-     ({}, {"azp": "another"}, "token is not good"), ({}, {"type_": "at+jwt"}, "token is not good"),
+     ({"code": "guess"}, {}, "does not accept this code"), ({"error": "access_denied"}, {}, "access_denied"),
+     ({}, {"nonce": "another"}, "token is not valid"), ({}, {"aud": "another"}, "token is not valid"),
+     ({}, {"azp": "another"}, "token is not valid"), ({}, {"type_": "at+jwt"}, "token is not valid"),
      ({"state": ""}, {}, "not begun in this browser"),
      ({}, {"roles": []}, "no role of login.roles")],
 )  # fmt: skip

@@ -69,10 +69,10 @@ def test_each_state_of_a_reader_is_told(reader: dict[str, Any], texts: tuple[str
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert "not kept any more, or was not found" in rendered(place=None)
+    assert "no longer kept, or was not found" in rendered(place=None)
     assert "No destination reads topic mails" in rendered()
-    assert "not told of" in rendered(hidden_readers=True) and "This is not all" in rendered(complete=False)
-    assert "cannot be told now: the shard" in rendered(untold="the shard has no master")
+    assert "cannot see" in rendered(hidden_readers=True) and "This is incomplete" in rendered(complete=False)
+    assert "is unavailable now: the shard" in rendered(untold="the shard has no master")
     back = rendered(return_of="m1" * 16, redriven_from={"id": "m0" * 16, "letter": "dlq.shop/0/4"})
     assert "m1m1m1m1…" in back and 'href="./dlq/topics/dlq.shop/0:4"' in back
 

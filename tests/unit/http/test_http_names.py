@@ -142,7 +142,7 @@ def test_an_outcome_that_nobody_knows_is_called_so() -> None:
         gateway.error = None
         gateway.refused["orders"] = Rejected("outcome_unknown", "the answer to this name is not known")
         refused(await ask("PUT", "/v1/messages/n", json=ORDER), 504, "outcome_unknown")
-        gateway.refused["orders"] = Rejected("unavailable", "not known just now")
+        gateway.refused["orders"] = Rejected("unavailable", "not known now")
         refused(await ask("PUT", "/v1/messages/n", json=ORDER), 503, "unavailable")
         gateway.unreadable = LogFailed("Kafka did not answer")
         assert (await ask("GET", "/v1/messages/m1")).headers["Retry-After"] == "1", "a read changes nothing"

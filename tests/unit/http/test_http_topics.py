@@ -245,7 +245,7 @@ def test_a_cursor_is_good_for_its_topic_only() -> None:
         "",
         text[:6] + "!" + text[7:],
     ):
-        with pytest.raises(Rejected, match=r"cursor|anew"):
+        with pytest.raises(Rejected, match=r"cursor|recreated"):
             decode_cursor(wrong, "t", info, "after")
 
 
@@ -303,7 +303,7 @@ def test_a_topic_says_what_is_wrong_with_it_and_is_not_read_where_its_ends_are_u
         said = (await site.http.get("/v1/topics/forbidden")).json()
         assert (said["code"], said["trouble"]) == ("unknown_topic", site.troubles["forbidden"])
         assert site.troubles["forbidden"] in said["detail"]  # which is what `duemq topic get` shows
-        site.troubles["t"] = "it is compacted and takes only messages with a key"
+        site.troubles["t"] = "it is compacted and accepts only messages with a key"
         said = (await site.http.get("/v1/topics/t")).json()
         assert (said["trouble"], said["records"]) == (site.troubles["t"], 0)
 

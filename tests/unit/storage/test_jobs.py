@@ -87,7 +87,7 @@ def test_answers_of_sealing_come_out_as_they_went_in(answers: list[About | None]
         ({"work": "nothing"}, "nothing is no work"),
         ([], "None is no work"),
         ({"work": "seal", "checkpoint": "c", "shard": 0}, "SealJob.*windows"),
-        ({"work": "seal", "checkpoint": "c", "shard": 0, "windows": [], "more": 1}, "SealJob: more is no field"),
+        ({"work": "seal", "checkpoint": "c", "shard": 0, "windows": [], "more": 1}, "SealJob: it has no field more"),
         ({"work": "load", "files": [{"path": "p"}], "secret": "", "dropped": "", "sst": ""}, "JobFile.*about"),
     ],
 )

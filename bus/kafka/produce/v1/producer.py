@@ -1,6 +1,6 @@
 """The transaction protocol before Kafka 4, by aiokafka: partitions are added before records are sent.
 
-A request that a broker gets late, after its answer was given up, may be taken for one of a later transaction.
+A request that reaches a broker late, after its caller gave up, may count as one of a later transaction.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from duemq.bus.kafka.produce.stop import notice_transaction, stop
 from duemq.bus.kafka.produce.v1.sends import send_all
 from duemq.model.messages.record import Partition
 
-# After a commit the broker is still writing markers, and refuses the next transaction for a millisecond or so. With
-# aiokafka's own pause of 20 ms before it asks again, a cycle takes 25 ms instead of 2.
+# After a commit the broker is still writing markers, and refuses the next transaction for about a millisecond. With
+# aiokafka's pause of 20 ms before a retry, a cycle takes 25 ms instead of 2.
 sender.BACKOFF_OVERRIDE = 0.002
 
 
@@ -65,7 +65,7 @@ class ProducerV1:
         await self._kafka.commit_transaction()
 
     async def abort(self) -> None:
-        """Not tried while batches are unacknowledged: aiokafka waits for them before it aborts, and a deleted topic
+        """Does nothing while batches are unacknowledged: aiokafka waits for them before it aborts, and a deleted topic
         never acknowledges one."""
         notice_transaction(self._kafka)
         if not is_sending(self._kafka):

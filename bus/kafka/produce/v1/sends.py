@@ -1,4 +1,4 @@
-"""The batches of one transaction, sent side by side by a producer of aiokafka."""
+"""The batches of one transaction, sent concurrently by an aiokafka producer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SendsByPartition = dict[Partition, list[asyncio.Future[Any]]]
 async def send_all(
     producer: Any, catalog: Catalog, name: str, batches: BatchesByPartition, own: Collection[str], patience_s: float
 ) -> Positions:
-    """Raises Fenced, WriteRefused or LogFailed; of several failures the one that says most.
+    """Raises Fenced, WriteRefused or LogFailed; the most telling of several failures.
 
     `name`: of the committer; the rest is as in `until_acknowledged`.
     """
@@ -53,7 +53,7 @@ async def send_all(
             if error is not None:
                 failures.append((where[0], error))
             elif future.result().offset < 0:
-                failures.append((where[0], LogFailed("Kafka no longer says where a batch landed")))
+                failures.append((where[0], LogFailed("Kafka no longer knows the offset of a batch")))
             else:
                 positions[where].append((part.start, future.result().offset, future.result().timestamp))
     if failures:
@@ -65,7 +65,7 @@ async def _hand_over(producer: Any, where: Partition, part: RecordBatch) -> asyn
     future: asyncio.Future[Any]
     try:
         future = await producer.send_batch(part.builder, where[0], partition=where[1])
-    except KafkaError as error:  # such as a topic that the producer has not heard of: that topic's, not the commit's
+    except KafkaError as error:  # for example a topic unknown to the producer: the topic's fault, not the commit's
         future = asyncio.get_running_loop().create_future()
         future.set_exception(error)
     future.add_done_callback(notice_error)

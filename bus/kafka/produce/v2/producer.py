@@ -1,8 +1,8 @@
 """The transaction protocol of Kafka 4 (KIP-890): each transaction has its own epoch.
 
 The records add their partitions to the transaction, and the end of it gives the epoch of the next one. So a cycle is
-one request to each leader and one to the coordinator, and a request that comes late, whose answer was given up, is
-refused for its epoch.
+one request to each leader and one to the coordinator, and a late request, whose caller gave up, is refused because of
+its epoch.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from duemq.bus.kafka.requests.transaction_requests import EndTxnRequest, InitPro
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition
 
-_SOON_S = 0.002  # while the coordinator works on the transaction before
+_SOON_S = 0.002  # while the coordinator works on the previous transaction
 _PAUSE_S = 0.04
-_MARKERS_S = 0.01  # within which brokers have nearly always written those of a transaction
+_MARKERS_S = 0.01  # brokers have nearly always written a transaction's markers within this time
 _NONE = Epoch(-1, -1)
 
 
 class ProducerV2:
     """A `Producer` for brokers that `uses_transactions_v2`.
 
-    Records for the coordinator's broker go over the connection to the coordinator: who dies is missed by both at once.
+    Records for the coordinator's broker use the connection to the coordinator, so that both notice its death at once.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -94,7 +94,7 @@ class ProducerV2:
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
         setup = self._setup
-        timeout_ms = setup.options.request_timeout_ms * 3 // 4  # the broker's, so that it answers before we give it up
+        timeout_ms = setup.options.request_timeout_ms * 3 // 4  # the broker's, so that it answers before we give up
         self._sends = sends = BatchSends(self.client, self._id, self._epoch, batches, timeout_ms, self._check)
         try:
             sends.start(self._node, quiet=time.monotonic() - self._ended > _MARKERS_S)
@@ -109,13 +109,14 @@ class ProducerV2:
         await self._end(commits=True)
 
     async def abort(self) -> None:
-        """Not while a broker has not answered: where it is the coordinator's, the abort would wait behind that."""
+        """Does nothing while a broker has not answered: if it is the coordinator, the abort would wait for that
+        answer."""
         if self._sends is None or not self._sends.unanswered:
             await self._end(commits=False)
 
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
-        """Repeated until the coordinator answers: given up, it is aborted by the next start, whatever was decided. A
-        late request does no harm, for an epoch ends one transaction."""
+        """Retried until the coordinator answers: after giving up, the next start would abort it, whatever was decided.
+        A late request does no harm, because an epoch ends only one transaction."""
         epoch = self._epoch
         while True:
             try:
@@ -146,8 +147,8 @@ class ProducerV2:
             await asyncio.sleep(_PAUSE_S)
 
     async def _end(self, *, commits: bool) -> None:
-        """An epoch is used once: with one that was in use, sequence numbers from 0 on would be taken for records that
-        the broker has."""
+        """Uses each epoch once: with a used one, sequence numbers from 0 on would look like records that the broker
+        already has."""
         self._check()
         used, self._epoch = self._epoch, _NONE
         request, was_busy = EndTxnRequest(self._id, *used, commits), False
@@ -157,8 +158,8 @@ class ProducerV2:
                 was_busy = True
                 await asyncio.sleep(_SOON_S)
                 self._check()
-            elif was_busy:  # perhaps with this very request, and a newer producer has begun since
-                raise LogFailed(f"Kafka does not say how a transaction ended: {error!r}") from error
+            elif was_busy:  # perhaps with this request, and a newer producer has begun since
+                raise LogFailed(f"Kafka does not report how a transaction ended: {error!r}") from error
             else:
                 raise error
         given = Epoch(answer.producer_id, answer.producer_epoch)
@@ -167,9 +168,10 @@ class ProducerV2:
         self._ended = time.monotonic()
 
     def _check(self) -> None:
-        """Raises LogFailed where the coordinator was lost since the transaction began.
+        """Raises LogFailed if the coordinator was lost since the transaction began.
 
-        It may have lost the markers of the one before, and then the open records of that one would be in this one.
+        It may have lost the previous transaction's markers; then the open records of that one would become part of this
+        one.
         """
         if self._link is None or self.coordinator() is not self._link:
             raise LogFailed(f"the coordinator of {self._id!r} was lost in a transaction")
@@ -183,5 +185,5 @@ class ProducerV2:
 
 
 def _is_busy(error: KafkaError) -> bool:
-    """Whether the coordinator still works on the transaction before."""
+    """Whether the coordinator still works on the previous transaction."""
     return isinstance(error, errors.ConcurrentTransactions)

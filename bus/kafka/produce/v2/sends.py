@@ -1,6 +1,6 @@
-"""The batches of one transaction on their way: one request at a time to each leader, with all its partitions.
+"""The batches of one transaction in flight: one request at a time to each leader, with all its partitions.
 
-A batch keeps its sequence number however often it is sent, so a broker that has it already says where.
+A batch keeps its sequence number however often it is sent, so a broker that already has it returns its offset.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from duemq.bus.kafka.requests.wire import group_by_topic
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition
 
-_SOON_S = 0.002  # while markers of the transaction before are being written; the broker has waited for them before
+_SOON_S = 0.002  # while the previous transaction's markers are being written; the broker has already waited for them
 _PAUSE_S = 0.04
 
 
 class Epoch(NamedTuple):
-    """By what brokers know a producer, until its next transaction. Its sequence numbers begin at 0 in each."""
+    """The brokers' identity of a producer until its next transaction. Sequence numbers begin at 0 in each."""
 
     producer_id: int
     epoch: int
@@ -44,7 +44,7 @@ def added_partitions(transactional_id: str, epoch: Epoch, partitions: Iterable[P
 class BatchSends:
     """`Sends` of one transaction. `start` first, then wait until all have ended; `close` in any case.
 
-    `check` is called before each request, and raises LogFailed where none may be sent any more.
+    `check` is called before each request, and raises LogFailed if no more may be sent.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class BatchSends:
     ) -> None:
         self._client, self._id, self._epoch, self._timeout_ms = client, transactional_id, epoch, timeout_ms
         self._check = check
-        self._left = {where: list(reversed(parts)) for where, parts in batches.items()}  # the next one is the last
+        self._left = {where: list(reversed(parts)) for where, parts in batches.items()}  # the next one is last
         self._sequences = dict.fromkeys(batches, 0)
         self._built: dict[Partition, bytes] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._refused_once = False
-        self.unanswered = 0  # requests whose answer came not, or is of no interest any more
+        self.unanswered = 0  # requests without an answer, or with one that no longer matters
         self.positions: Positions = {where: [] for where in batches}
         self.failures: list[tuple[str, BaseException]] = []
 
     def start(self, coordinator: int, *, quiet: bool) -> None:
-        """`quiet`: the transaction before is over for all brokers.
+        """`quiet`: the previous transaction has ended for all brokers.
 
-        Of two brokers that add their partitions at once the coordinator refuses one, and any while it writes markers. A
-        broker that is refused waits for 20 ms (add.partitions.to.txn.retry.backoff.ms). Who adds them all itself, in
-        one request, waits for one or two.
+        If two brokers add their partitions at once, the coordinator refuses one, and it refuses any while it writes
+        markers. A refused broker waits for 20 ms (add.partitions.to.txn.retry.backoff.ms). Adding them all in one
+        request takes one or two.
         """
         one = len({self._leader(where) for where in self._left}) == 1
         self._work(self._send(self._left) if quiet and one else self._add(coordinator))
@@ -115,8 +115,8 @@ class BatchSends:
     async def _add(self, coordinator: int) -> None:
         """Add the partitions, and send to them.
 
-        One that has no leader just now is left to its records: once it is in a transaction, no other can begin before
-        it has one.
+        A partition without a leader is added by its records later: once it is in a transaction, no other can begin
+        before it has a leader.
         """
         partitions = [where for where in self._left if self._leader(where) is not None]
         while not self.failures:
@@ -131,7 +131,7 @@ class BatchSends:
             kinds = {error for *_, error in refusals}
             if kinds == {errors.ConcurrentTransactions}:
                 await asyncio.sleep(_SOON_S)
-            elif errors.UnknownTopicOrPartitionError in kinds:  # gone, or so new that this broker has not heard of it
+            elif errors.UnknownTopicOrPartitionError in kinds:  # gone, or so new that this broker does not know it
                 await asyncio.sleep(_PAUSE_S)
             else:
                 self.failures += [
@@ -153,7 +153,7 @@ class BatchSends:
         return answer
 
     async def _send(self, partitions: Iterable[Partition]) -> None:
-        """Send each leader its part, one here and the others by tasks of their own."""
+        """Send each leader its part: one here, the others in separate tasks."""
         groups: defaultdict[int | None, list[Partition]] = defaultdict(list)
         for where in partitions:
             groups[self._leader(where)].append(where)
@@ -170,7 +170,7 @@ class BatchSends:
                 if self._client.cluster.partitions_for_topic(topic) is None:
                     try:
                         await know_topic(self._client, topic)
-                    except KafkaError as error:  # that topic's, not the commit's
+                    except KafkaError as error:  # the topic's fault, not the commit's
                         self.failures.append((topic, error))
             if any(self._leader(where) is not None for where in partitions):
                 await self._send(partitions)
@@ -179,7 +179,7 @@ class BatchSends:
             await asyncio.sleep(_PAUSE_S)
 
     async def _send_to(self, node: int, partitions: list[Partition]) -> None:
-        """Send to a leader, until it has all of these or leads one no more."""
+        """Send to a leader until it has all of these, or no longer leads one."""
         while not self.failures:
             troubles = await self._produce(node, partitions)
             partitions = [where for where in partitions if self._left[where]]
@@ -198,7 +198,7 @@ class BatchSends:
                 return
 
     async def _produce(self, node: int, partitions: list[Partition]) -> set[type[KafkaError]]:
-        """Send the next batch of each of these. What has to be tried again."""
+        """Send the next batch of each of these. Returns the errors to retry."""
         batches = ((where, (where[1], self._next(where))) for where in partitions)
         request = ProduceRequest(self._id, self._timeout_ms, group_by_topic(batches))
         try:
@@ -222,7 +222,7 @@ class BatchSends:
         return troubles
 
     def _next(self, where: Partition) -> bytes:
-        """The next batch of a partition as it goes over the wire."""
+        """The next batch of a partition in wire format."""
         built = self._built.get(where)
         if built is None:
             builder = self._left[where][-1].builder
@@ -234,5 +234,5 @@ class BatchSends:
         del self._built[where]
         self._sequences[where] += part.builder.record_count()
         if offset < 0:
-            self.failures.append((where[0], LogFailed("Kafka no longer says where a batch landed")))
+            self.failures.append((where[0], LogFailed("Kafka no longer knows the offset of a batch")))
         self.positions[where].append((part.start, offset, timestamp))

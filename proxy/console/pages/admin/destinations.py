@@ -1,4 +1,4 @@
-"""Destinations beyond the log: how they are declared, what became of messages to them; pause, resume and test."""
+"""Destinations beyond the log: their declarations and figures; pause, resume and test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get_destination(service: Service, request: Request) -> Response:
 
 
 async def post_step(service: Service, request: Request) -> Response:
-    """Pause, resume or test, as the form says."""
+    """Pause, resume or test, depending on the form."""
     form, name = await read_form(request), request.path_params["name"]
     if (step := form.get("step")) not in _STEPS:
         raise Rejected("bad_field", f"The form does not say which step: {', '.join(_STEPS)}.", "step")
@@ -43,7 +43,7 @@ async def post_step(service: Service, request: Request) -> Response:
 
 
 async def _page(service: Service, request: Request, reply: Any = None) -> Response:
-    """`reply`: what the other side said to a test message."""
+    """`reply`: the answer to a test message."""
     destination = await call_api(service, request, "GET", f"/v1/destinations/{request.path_params['name']}")
     return render(
         request, "destinations/destination.html", one=_shown(destination), reply=reply,
@@ -52,7 +52,7 @@ async def _page(service: Service, request: Request, reply: Any = None) -> Respon
 
 
 def _shown(destination: dict[str, Any]) -> dict[str, Any]:
-    """A destination with all figures that pages show, None where they are not known, and its durations as text."""
+    """A destination with all figures for pages, None if unknown, and its durations as text."""
     figures = destination["figures"] or {}
     retry = destination["retry"]
     results, last_at = figures.get("results") or {}, figures.get("last_accepted_at")

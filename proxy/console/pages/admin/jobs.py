@@ -1,4 +1,4 @@
-"""Bulk jobs: begun for all messages that match a filter, watched, paused, resumed and cancelled."""
+"""Bulk jobs: create one for all messages that match a filter, watch, pause, resume and cancel it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMES: Final = ("due_from", "due_to", "dead_from", "dead_to")
 _FILTERS: Final = ("topic", "key", "label", "reason", *_TIMES, *PREFIXES)
 _A_RATE: Final = "The rate is a number of messages/s."
 _STEPS: Final = ("pause", "resume", "cancel")
-_ABSENT: Final = dict.fromkeys(("ended_at", "deliver_at", "shift_ms"))  # what the API leaves out of jobs
+_ABSENT: Final = dict.fromkeys(("ended_at", "deliver_at", "shift_ms"))  # fields that the API may omit
 
 
 async def get_jobs(service: Service, request: Request) -> Response:
@@ -37,7 +37,7 @@ async def get_job(service: Service, request: Request) -> Response:
 
 
 async def post_job(service: Service, request: Request) -> Response:
-    """Begin a job; or count what it would apply to, and ask again."""
+    """Create a job; or count its messages, and ask for confirmation."""
     form = await read_form(request)
     order = _order(form)
     if not form.get("dry_run"):
@@ -52,7 +52,7 @@ async def post_job(service: Service, request: Request) -> Response:
 
 
 async def post_step(service: Service, request: Request) -> Response:
-    """Pause, resume or cancel, as the form says."""
+    """Pause, resume or cancel, depending on the form."""
     form, id_ = await read_form(request), request.path_params["id"]
     if (step := form.get("step")) not in _STEPS:
         raise Rejected("bad_field", f"The form does not say which step: {', '.join(_STEPS)}.", "step")
@@ -61,7 +61,7 @@ async def post_step(service: Service, request: Request) -> Response:
 
 
 def _order(form: Form) -> dict[str, Any]:
-    """The job as the API wants it. Raises Rejected `bad_field` for a rate that is no number."""
+    """The job for the API. Raises Rejected `bad_field` if the rate is not a number."""
     order: dict[str, Any] = {"kind": form.get("kind")}
     if ids := form.all("id"):
         order["ids"] = ids
@@ -84,7 +84,7 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError as error:
         raise Rejected("bad_field", _A_RATE, "rate") from error
-    if not isfinite(rate):  # JSON has none of these: the API would take it for no rate
+    if not isfinite(rate):  # JSON lacks these values: the API would see no rate
         raise Rejected("bad_field", _A_RATE, "rate")
     return rate
 
@@ -94,7 +94,7 @@ def _value(name: str, text: str) -> str:
 
 
 def _shown(service: Service, job: dict[str, Any]) -> dict[str, Any]:
-    """A job with the name of who began it, and how far it is, in percent; None while its total is not known."""
+    """A job with the name of its creator, and its progress in percent; None while its total is unknown."""
     key = None if service.access.keys is None else service.access.keys.by_id.get(job["by"])
     handled = job["done"] + job["skipped"] + job["failed"]
     percent = None if job["total"] is None else 100 * handled / job["total"] if job["total"] else 100.0

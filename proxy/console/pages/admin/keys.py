@@ -1,4 +1,4 @@
-"""API keys: listed, made, rotated, revoked. A key's text is shown once, to whoever makes it."""
+"""API keys: list, create, rotate, revoke. A key's text is shown once, to its creator."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def _list(
 
 
 def _key(form: Form) -> dict[str, Any]:
-    """The key as the API wants it. Raises Rejected `bad_field` for a rate that is no number."""
+    """The key for the API. Raises Rejected `bad_field` if the rate is not a number."""
     key: dict[str, Any] = {"name": form.get("name")}
     if (role := form.get("role")) in ("viewer", "operator", "admin"):
         key["role"] = role

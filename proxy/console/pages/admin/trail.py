@@ -1,4 +1,4 @@
-"""The trail: who did or was denied what, to which message, from where, and what came of it; newest first."""
+"""The trail: acts and denials with caller, message, address and result; newest first."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _routes() -> list[tuple[re.Pattern[str], str]]:
 
 
 def _summary(target: str) -> str:
-    """What the call did that a target begins with; empty if it is the path of a form."""
+    """A summary of the first call in a target; empty if it is the path of a form."""
     call = " ".join(target.partition(",")[0].split(" ")[:2])
     return next((summary for pattern, summary in _routes() if pattern.fullmatch(call)), "")
 
 
 def _links(target: str) -> Iterator[dict[str, Any]]:
-    """What a target names that has a page: its text, and the page as from the root of the console."""
+    """The items of a target that have pages: the text, and the page relative to the root of the console."""
     for kind, one, more in _PATH.findall(target):
         for name in ([one] if one else []) + more.split():
             if kind in _PAGES and not (kind == "dlq" and name == "topics"):
