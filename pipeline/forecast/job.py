@@ -126,19 +126,15 @@ def forecast(
     late = by_the_minute.where(F.col("over") | (F.col("late_ms") >= LATE_MS))
     try:
         with step(spark, teller, "counting what is due"):
-            topics = [
-                TopicForecast(row.topic, row.messages, row.peak, row.peak_ms) for row in load_by_topic(rows).collect()
-            ]
+            topics = [TopicForecast(*row) for row in load_by_topic(rows).collect()]
             counted = sum(topic.messages for topic in topics)
             overdue = pending.rows.where(F.col("second_ms") < from_ms - from_ms % 1_000)
             overdue_count = _total(overdue)
         with step(spark, teller, "finding hot seconds and what becomes late"):
             hot_list = tuple(sorted(map(_hot, hottest.collect()), key=lambda one: (-one.messages, one.second_ms)))
             (worst,) = late.agg(F.count("*").alias("count"), F.max("late_ms").alias("late_ms")).collect()
-            listed = tuple(
-                LateMinute(row.minute_ms, row.messages, row.peak, row.waiting, row.late_ms, row.over)
-                for row in late.orderBy("minute_ms").limit(_LISTED).collect()
-            )
+            first = late.drop("minute").orderBy("minute_ms").limit(_LISTED)
+            listed = tuple(LateMinute(*row) for row in first.collect())
         if into is not None:
             with step(spark, teller, f"writing tables to {into}"):
                 for name, table, order in (
