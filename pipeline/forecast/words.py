@@ -10,7 +10,7 @@ from duemq.pipeline.forecast.job import Forecast
 
 
 class ForecastTable(NamedTuple):
-    """A head that ends in `|n` has a column of numbers. `count`: how many rows there are, of which these are the first."""
+    """A head that ends in `|n` has a column of numbers. `count`: of all rows; `rows` may only have the first."""
 
     title: str
     heads: tuple[str, ...]
