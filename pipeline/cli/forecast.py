@@ -48,7 +48,7 @@ def forecast(
     length: Annotated[str, typer.Option("--for", metavar="DURATION", help="How far ahead, such as 12h or 30d.")] = "7d",
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Where it begins: RFC 3339 or epoch ms.", show_default="now"),
+        typer.Option("--from", metavar="TIME", help="The start: RFC 3339 or epoch ms.", show_default="now"),
     ] = None,
     capacity: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def forecast(
     master: Master = None,
     conf: Settings = None,
 ) -> None:
-    """Tell what is due when in the coming hours and days, and where that is more than can be delivered.
+    """Count the messages due in the coming hours and days, and name the times that exceed the capacity.
 
     Reads the stores and delay files of a backup, or of a data folder that no server runs on. A running server's is
     read from a backup of it, which takes no stop.
@@ -95,7 +95,7 @@ def forecast(
 
 
 def show(done: Forecast, page: str | None) -> None:
-    """The summary for people. `page`: where it was written."""
+    """Print the summary for people. `page`: its place, if one was written."""
     from rich.console import Console
     from rich.table import Table
 

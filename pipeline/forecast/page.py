@@ -1,4 +1,4 @@
-"""A forecast as one HTML file that needs nothing else: what it comes to, two or three plots, the tables."""
+"""A forecast as one HTML file that needs nothing else: a summary, two or three plots, the tables."""
 
 from __future__ import annotations
 

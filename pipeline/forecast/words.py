@@ -40,7 +40,7 @@ def duration(ms: int) -> str:
 
 
 def sentences(done: Forecast) -> Iterator[str]:
-    """What a forecast comes to: the first one answers, the others say of what."""
+    """The summary of a forecast: the first sentence answers, the others give its basis."""
     capacity = f"{done.capacity.per_second:,.0f} messages/s ({done.capacity.source})"
     if not done.counted:
         yield f"Nothing is due until {at(done.until_ms)}."
@@ -65,7 +65,7 @@ def sentences(done: Forecast) -> Iterator[str]:
 
 
 def tables(done: Forecast, named: int) -> Iterator[ForecastTable]:
-    """Those that have rows. `named`: so many topics of a hot second, the largest."""
+    """The tables that have rows. `named`: how many topics of a hot second are named, largest first."""
     topics: list[tuple[str | int, ...]] = [
         (one.topic, one.messages, one.peak, moment(one.peak_ms)) for one in done.topics
     ]

@@ -1,7 +1,7 @@
 """Plots as SVG that takes its colours from the page (`document.py`).
 
-A chart has two axes, which say where a value lies; marks are given in the units of the axes, with a colour (`c0` to
-`c6`, or `bad`) and what is shown when a pointer rests on them.
+A chart has two axes, which place values; marks are given in the units of the axes, with a colour (`c0` to `c6`, or
+`bad`) and a text that is shown when a pointer rests on them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_TIMES: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`share`: where a value lies, 0 at the beginning of the axis and 1 at its end. `ticks`: values with their text."""
+    """`share`: the position of a value, from 0 at the start of the axis to 1. `ticks`: values with their text."""
 
     share: Callable[[float], float]
     ticks: Sequence[tuple[float, str]]
@@ -62,7 +62,7 @@ def decades(lowest: float, highest: float, text: Callable[[float], str] = short)
 
 
 def instants(start: int, end: int) -> Axis:
-    """Epoch ms, in UTC. A tick says its date where a day begins, and so does the first one."""
+    """Epoch ms, in UTC. The first tick and those at midnight show the date."""
     step = next((one for one in _STEPS_MS if (end - start) / one <= _MAX_TIMES), _STEPS_MS[-1])
     ticks: list[tuple[float, str]] = []
     for tick in range(-(-start // step) * step, end + 1, step):
@@ -74,7 +74,7 @@ def instants(start: int, end: int) -> Axis:
 
 
 class Chart:
-    """One plot. `title` is read out where it cannot be seen."""
+    """One plot. `title` is for screen readers."""
 
     def __init__(self, title: str, x: Axis, y: Axis) -> None:
         self._title, self._x_axis, self._y_axis = title, x, y
@@ -88,7 +88,7 @@ class Chart:
             self._text(at, base + 20, text, "middle" if at < _WIDTH - _RIGHT - 30 else "end")
 
     def bar(self, left: float, right: float, bottom: float, top: float, look: str, tip: str) -> None:
-        """From `left` to `right` and from `bottom` to `top`; at least a line where it is thinner than one."""
+        """From `left` to `right` and from `bottom` to `top`; never thinner than a line."""
         x1, x2, y1, y2 = self._x(left), self._x(right), self._y(top), self._y(bottom)
         width = max(x2 - x1 - (1.0 if x2 - x1 > 3 else 0.0), 0.8)
         self._parts.append(

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 COLOURS: Final = 7
-"""`c0` to `c6` are the colours of a chart; the last one is grey, for what has no name of its own."""
+"""`c0` to `c6` are the colours of a chart; the last one is grey, for everything without a name."""
 Html = Markup
 """Text that is HTML already: it goes into a table as it stands, where any other text is escaped."""
 
