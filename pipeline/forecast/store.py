@@ -139,7 +139,7 @@ def _loading(database: Any) -> set[int]:
 
 
 def _dropped_while_loading(database: Any) -> frozenset[bytes]:
-    """Keys whose rows may be in RocksDB although they are not pending: a load brings back rows that it has read before."""
+    """Keys whose rows may be in RocksDB although they are not pending: a load brings back old rows."""
     return frozenset(
         key[1:]
         for window in _loading(database)
