@@ -15,7 +15,7 @@ _NAMED = 8  # topics of a hot second
 
 def page(done: Forecast) -> str:
     """The page as HTML."""
-    plots = [(title, Html(plot)) for title, plot in _plots(done)] if done.bars else []
+    plots = _plots(done) if done.bars else ()
     shown = []
     for title, heads, rows, count in tables(done, _NAMED):
         first = rows[:_MAX_TOPICS] if title == "Topics" else rows
@@ -25,7 +25,7 @@ def page(done: Forecast) -> str:
     )
 
 
-def _plots(done: Forecast) -> Iterator[tuple[str, str]]:
+def _plots(done: Forecast) -> Iterator[tuple[str, Html]]:
     """Plots with their titles."""
     width = {60_000: "minute", 3_600_000: "hour", 86_400_000: "day"}.get(done.step_ms, duration(done.step_ms))
     colours = _colours(done.bars)
@@ -48,7 +48,7 @@ def _plots(done: Forecast) -> Iterator[tuple[str, str]]:
                 below = above
     if shown:
         chart.limit(capacity, label)
-    yield title, keys(colours) + Html(chart.svg())
+    yield title, keys(colours) + chart.svg()
 
     title = f"Fullest second of every {width}"
     peaks = [bar.peak for bar in done.bars]

@@ -16,9 +16,9 @@ Html = Markup
 """Text that is HTML already: it goes into a table as it stands, where any other text is escaped."""
 
 
-def rendered(template: str, **values: Any) -> str:
-    """A page made of a template; text in `values` is escaped unless it is `Html`."""
-    return _templates().get_template(template).render(values)
+def rendered(template: str, **values: Any) -> Html:
+    """The text that a template makes; text in `values` is escaped unless it is `Html`."""
+    return Html(_templates().get_template(template).render(values))
 
 
 def document(title: str, parts: Iterable[str]) -> str:
@@ -50,7 +50,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
-    templates.filters["figure"] = _figure
+    templates.filters |= {"figure": _figure, "one": lambda value: f"{value:.1f}"}
     return templates
 
 

@@ -24,7 +24,7 @@ def messages(table: DataFrame, columns: Columns) -> tuple[list[tuple[object, ...
         (
             row[OWN + "due_ms"], row[OWN + "topic"], bytes(row[OWN + "payload"] or b""), row[OWN + "key"],
             {header["name"]: bytes(header["value"]) for header in row[OWN + "headers"] or ()},
-            row[OWN + "labels"], row[OWN + "expires_ms"], row[OWN + "name"],
+            row[OWN + "labels"], row[OWN + "expires_ms"], row.asDict().get(OWN + "name"),
         )
         for row in rows
         if row[OWN + REASON] is None
