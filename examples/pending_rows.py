@@ -106,7 +106,8 @@ def write_rows(documents: Callable[[], Documents], read: Callable[[Any], Pending
         if row.ends is not None:
             over.add(row.ends)
         elif row.twin is not None:
-            latest[row.twin] = max(latest.get(row.twin, (0, 0)), (row.due_ms, number))
+            place = row.due_ms, number
+            latest[row.twin] = max(latest.get(row.twin, place), place)
 
     def settled(number: int, document: Any) -> PendingRow:
         row = read(_parsed(document))
