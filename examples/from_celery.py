@@ -1,5 +1,6 @@
 """Celery's tasks with an eta, out of its Redis or Valkey, as a table for `duemq spark schedule`.
 
+    pip install 'duemq[celery,redis]'
     python from_celery.py redis://localhost:6379/0 --queue celery --queue mail
     python from_celery.py unacked.json celery.json
 

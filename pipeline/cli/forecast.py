@@ -104,7 +104,7 @@ def show(done: Forecast, page: str | None) -> None:
     console = Console()
     for sentence in sentences(done):
         console.print(sentence, highlight=False, soft_wrap=True)
-    for title, heads, rows, count in tables(done, _NAMED):
+    for title, heads, rows, total in tables(done, _NAMED):
         shown = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
         for head in heads:
             shown.add_column(head.removesuffix("|n"), justify="right" if head.endswith("|n") else "left")
@@ -112,7 +112,7 @@ def show(done: Forecast, page: str | None) -> None:
             shown.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row))
         console.print()
         console.print(shown)
-        if count > _SHOWN:
-            console.print(f"... and {count - _SHOWN:,} more", style="dim", highlight=False)
+        if total > _SHOWN:
+            console.print(f"... and {total - _SHOWN:,} more", style="dim", highlight=False)
     if page is not None:
         console.print(f"\nTables and {page} written.", highlight=False, soft_wrap=True)

@@ -17,9 +17,9 @@ def page(done: Forecast) -> str:
     """The page as HTML."""
     plots = _plots(done) if done.bars else ()
     shown = []
-    for title, heads, rows, count in tables(done, _NAMED):
+    for title, heads, rows, total in tables(done, _NAMED):
         first = rows[:_MAX_TOPICS] if title == "Topics" else rows
-        shown.append((title, table(heads, first), f"{count - len(first):,}" if count > len(first) else ""))
+        shown.append((title, table(heads, first), f"{total - len(first):,}" if total > len(first) else ""))
     return rendered(
         "forecast.html", title="duemq: forecast", done=done, sentences=sentences(done), plots=plots, tables=shown
     )

@@ -10,12 +10,12 @@ from duemq.pipeline.forecast.job import Forecast
 
 
 class ForecastTable(NamedTuple):
-    """A head that ends in `|n` has a column of numbers. `count`: of all rows; `rows` may only have the first."""
+    """A head that ends in `|n` has a column of numbers. `total`: how many there are; `rows` may only have the first."""
 
     title: str
     heads: tuple[str, ...]
     rows: list[tuple[str | int, ...]]
-    count: int
+    total: int
 
 
 def moment(ms: int) -> str:
