@@ -126,7 +126,7 @@ def forecast(
     late = by_the_minute.where(F.col("over") | (F.col("late_ms") >= LATE_MS))
     try:
         with step(spark, teller, "counting due messages"):
-            topics = [TopicForecast(*row) for row in load_by_topic(rows).collect()]
+            topics = [TopicForecast(**row.asDict()) for row in load_by_topic(rows).collect()]
             counted = sum(topic.messages for topic in topics)
             overdue = pending.rows.where(F.col("second_ms") < from_ms - from_ms % 1_000)
             overdue_count = _total(overdue)

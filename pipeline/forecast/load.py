@@ -27,14 +27,14 @@ def load_by_minute(rows: DataFrame) -> DataFrame:
 
 
 def load_by_topic(rows: DataFrame) -> DataFrame:
-    """topic, messages, and its fullest second (peak_ms) with how many that has (peak), as in `TopicForecast`."""
+    """topic, messages, and its fullest second (peak_ms) with how many that has (peak)."""
     seconds = _grouped(rows, SECOND_MS, "topic")
     # Of equal seconds the first one, so that two runs say the same.
     fullest = F.max_by(F.struct("at_ms", "messages"), F.struct("messages", -F.col("at_ms")))
     return (
         seconds.groupBy("topic")
         .agg(F.sum("messages").alias("messages"), fullest.alias("fullest"))
-        .select("topic", "messages", F.col("fullest.messages").alias("peak"), F.col("fullest.at_ms").alias("peak_ms"))
+        .select("topic", "messages", F.col("fullest.at_ms").alias("peak_ms"), F.col("fullest.messages").alias("peak"))
     )
 
 
