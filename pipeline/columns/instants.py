@@ -59,16 +59,28 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     """
     if (time := _read(value, kind, zone, unit)) is None:
         return None
-    early, number = time.ms < FIRST_MS, F.lit(is_whole(kind))
+    number = F.lit(is_whole(kind))
     if isinstance(kind, StringType):
         number = F.trim(value).rlike(_DIGITS)
-    in_ms = F.try_multiply(time.ms, F.lit(1000).cast("bigint"))
-    seconds = F.concat(F.lit("looks like seconds; ms are "), in_ms.cast("string"))
     if unit != "ms":
         number = F.lit(False)
     lost = F.lit("is before March 1973: a time that got lost")
-    why = F.when(number & (in_ms >= FIRST_MS), seconds).otherwise(lost)
-    return Time(F.when(~early, time.ms), F.when(early, why).otherwise(time.problem))
+
+    def bounded(ms: Column, problem: Column) -> Time:
+        early, in_ms = ms < FIRST_MS, F.try_multiply(ms, F.lit(1000).cast("bigint"))
+        seconds = F.concat(F.lit("looks like seconds; ms are "), in_ms.cast("string"))
+        why = F.when(number & (in_ms >= FIRST_MS), seconds).otherwise(lost)
+        return Time(F.when(~early, ms), F.when(early, why).otherwise(problem))
+
+    if zone is None:
+        return bounded(*time)
+
+    def both(time: Time) -> Column:
+        return F.struct(time.ms.alias("ms"), time.problem.alias("problem"))
+
+    # As the argument of a lambda it is computed once. A copy for each use makes more code than Java compiles.
+    once = F.transform(F.array(both(time)), lambda one: both(bounded(one["ms"], one["problem"])))[0]
+    return Time(once["ms"], once["problem"])
 
 
 def _read(value: Column, kind: DataType, zone: str | None, unit: str) -> Time | None:

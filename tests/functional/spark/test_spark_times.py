@@ -20,6 +20,7 @@ from duemq.model.timing import FIRST_MS
 from duemq.pipeline.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.tables import jdbc_table, read_table
+from duemq.pipeline.spark.session import override
 from tests.support.spark.spark_site import spark_tests
 from tests.support.times import INSTANTS
 
@@ -209,6 +210,14 @@ def test_a_csv_is_read_alike_in_every_session(spark: SparkSession, tmp_path: Pat
             "offset",
         ),
     ]
+
+
+def test_what_reads_times_of_a_zone_is_small_enough_for_java_to_compile(spark: SparkSession) -> None:
+    """Else Spark says so in an error, and goes on without compiled code; here it fails."""
+    rows = spark.createDataFrame([("2028-07-01 12:00:00", "x")], "at string, body string")
+    with override(spark, {"spark.sql.codegen.fallback": "false"}):
+        found = with_fields(rows, Columns("at", "body", to="t", zone="Europe/Berlin"))
+        assert [row[OWN + "due_ms"] for row in found.collect()] == [1_846_058_400_000]
 
 
 def local_times(table: DataFrame, due: str = "due") -> list[int | str | None]:
