@@ -1,7 +1,7 @@
 """Times of a table as epoch ms, in Spark expressions.
 
 Nothing here depends on the zone of the session (`spark.sql.session.timeZone`) or of Java. A time without a zone is read
-in the zone that is named for such times, and is no time where none is.
+in the zone that is named for such times; if none is named, it is no time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHOWN = 60  # characters of a wrong value
 
 class Time(NamedTuple):
     """A column read as times. `ms`: epoch ms (bigint), rounded up: a message is never early. `problem`: the end of a
-    sentence about a value that is no time, null where it is one or is null itself."""
+    sentence about a value that is no time, null for times and nulls."""
 
     ms: Column
     problem: Column
@@ -55,7 +55,7 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     Whole numbers count `unit`s, timestamps are instants, text is either digits (`unit`s) or a date-time of
     `model/date_time.py`. A time before March 1973 is refused: it got lost, or is in another unit.
     With `zone`, text without an offset, TIMESTAMP_NTZ and DATE (its midnight) are times there; those that clocks leave
-    out, or show twice, are none: nobody knows which moment they mean.
+    out or show twice are none, because their moment is not known.
     """
     if (time := _read(value, kind, zone, unit)) is None:
         return None
