@@ -11,7 +11,7 @@ import sys
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from duemq.model.ids import DIRECT, peek
+from duemq.model.messages.ids import DIRECT, peek
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.history.table import HistoryTable
 from duemq.pipeline.spark.session import running
