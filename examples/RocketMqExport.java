@@ -5,7 +5,7 @@ import org.apache.rocketmq.client.consumer.*;
 import org.apache.rocketmq.common.message.*;
 
 /**
- * Writes messages that RocketMQ holds for later as JSON lines, for `duemq spark migrate rocketmq`. The form is that of
+ * Writes messages that RocketMQ holds for later as JSON lines, for `from_rocketmq.py`. The form is that of
  * `mqadmin exportMessage`, and storeTimestamp, from which the delay levels count. Tried with RocketMQ 5.1.4:
  *
  * java -cp "$ROCKETMQ_HOME/lib/*" RocketMqExport.java NAMESERVER:9876 rmq_sys_wheel_timer timer.jsonl

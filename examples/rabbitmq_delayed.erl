@@ -1,4 +1,4 @@
-%% Writes what RabbitMQ's plug-in for delayed messages holds on this node as JSON lines, for `duemq spark migrate rabbitmq`.
+%% Writes what RabbitMQ's plug-in for delayed messages holds on this node as JSON lines, for `from_rabbitmq.py`.
 %%
 %%   rabbitmqctl eval "$(cat rabbitmq_delayed.erl)"
 %%

@@ -54,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.servers)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group("servers" if asked or plugged else "destinations"))
+        if item.path.parent.name == "audit" and item.get_closest_marker("xdist_group") is not None:
+            item.add_marker(pytest.mark.xdist_group("audit"))  # half of the work of Spark's tests, in a second Spark
 
 
 @pytest.hookimpl(tryfirst=True)

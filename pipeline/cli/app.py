@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from duemq.pipeline.cli import audit, bulk_change, check, forecast, history, migrate, schedule, send
+from duemq.pipeline.cli import audit, bulk_change, check, forecast, history, schedule, send
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,7 +26,6 @@ app.command("schedule", epilog=schedule.EXAMPLES)(schedule.schedule)
 app.command("send", epilog=send.EXAMPLES)(send.send)
 app.command("cancel", epilog=bulk_change.CANCEL_EXAMPLES)(bulk_change.cancel)
 app.command("move", epilog=bulk_change.MOVE_EXAMPLES)(bulk_change.move)
-app.add_typer(migrate.app, name="migrate")
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 app.command("forecast", epilog=forecast.EXAMPLES)(forecast.forecast)
 app.command("history", epilog=history.EXAMPLES)(history.history)

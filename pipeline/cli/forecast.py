@@ -29,7 +29,7 @@ EXAMPLES = examples(
     "duemq spark forecast /var/lib/duemq --json | jq '.hot[0]'",
 )
 _SHOWN = 12  # lines of a table on a terminal
-_TEXTS = ("topic", "topics", "minute", "second", "")
+_NAMED = 3  # topics of a hot second
 
 
 def forecast(
@@ -48,7 +48,7 @@ def forecast(
     length: Annotated[str, typer.Option("--for", metavar="DURATION", help="How far ahead, such as 12h or 30d.")] = "7d",
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Where it begins: RFC 3339 or epoch ms.", show_default="now"),
+        typer.Option("--from", metavar="TIME", help="The start: RFC 3339 or epoch ms.", show_default="now"),
     ] = None,
     capacity: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def forecast(
     master: Master = None,
     conf: Settings = None,
 ) -> None:
-    """Tell what is due when in the coming hours and days, and where that is more than can be delivered.
+    """Count the messages due in the coming hours and days, and name the times that exceed the capacity.
 
     Reads the stores and delay files of a backup, or of a data folder that no server runs on. A running server's is
     read from a backup of it, which takes no stop.
@@ -95,55 +95,24 @@ def forecast(
 
 
 def show(done: Forecast, page: str | None) -> None:
-    """The summary for people. `page`: where it was written."""
+    """Print the summary for people. `page`: its place, if one was written."""
     from rich.console import Console
     from rich.table import Table
 
-    from duemq.pipeline.forecast.words import duration, moment, sentences
+    from duemq.pipeline.forecast.words import sentences, tables
 
     console = Console()
     for sentence in sentences(done):
         console.print(sentence, highlight=False, soft_wrap=True)
-
-    def table(title: str, columns: str, rows: list[tuple[str, ...]], left: int) -> None:
+    for title, heads, rows, total in tables(done, _NAMED):
         shown = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
-        for column in columns.split("|"):
-            shown.add_column(column, justify="left" if column in _TEXTS else "right")
+        for head in heads:
+            shown.add_column(head.removesuffix("|n"), justify="right" if head.endswith("|n") else "left")
         for row in rows[:_SHOWN]:
-            shown.add_row(*row)
+            shown.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row))
         console.print()
         console.print(shown)
-        if left:
-            console.print(f"... and {left:,} more", style="dim", highlight=False)
-
-    if done.topics:
-        table(
-            "Topics", "topic|messages|fullest second|at (UTC)",
-            [(one.topic, f"{one.messages:,}", f"{one.peak:,}", moment(one.peak_ms)) for one in done.topics],
-            max(0, len(done.topics) - _SHOWN),
-        )  # fmt: skip
-        table(
-            "Hot seconds (UTC)", "second|messages|last one late by|topics",
-            [
-                (moment(one.second_ms), f"{one.messages:,}", duration(one.late_ms), named(one.topics))
-                for one in done.hot
-            ],
-            max(0, len(done.hot) - _SHOWN),
-        )  # fmt: skip
-    if done.late:
-        table(
-            "Minutes over capacity or late (UTC)", "minute|messages|waiting|late by|",
-            [
-                (moment(one.minute_ms)[:-3], f"{one.messages:,}", f"{one.waiting:,}", duration(one.late_ms),
-                 "over capacity" if one.over else "")
-                for one in done.late
-            ],
-            max(0, done.late_minutes - _SHOWN),
-        )  # fmt: skip
+        if total > _SHOWN:
+            console.print(f"... and {total - _SHOWN:,} more", style="dim", highlight=False)
     if page is not None:
         console.print(f"\nTables and {page} written.", highlight=False, soft_wrap=True)
-
-
-def named(topics: tuple[tuple[str, int], ...]) -> str:
-    shown = ", ".join(f"{topic} {messages:,}" for topic, messages in topics[:3])
-    return shown + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")

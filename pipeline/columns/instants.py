@@ -1,7 +1,7 @@
 """Times of a table as epoch ms, in Spark expressions.
 
 Nothing here depends on the zone of the session (`spark.sql.session.timeZone`) or of Java. A time without a zone is read
-in the zone that is named for such times, and is no time where none is.
+in the zone that is named for such times; if none is named, it is no time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHOWN = 60  # characters of a wrong value
 
 class Time(NamedTuple):
     """A column read as times. `ms`: epoch ms (bigint), rounded up: a message is never early. `problem`: the end of a
-    sentence about a value that is no time, null where it is one or is null itself."""
+    sentence about a value that is no time, null for times and nulls."""
 
     ms: Column
     problem: Column
@@ -55,20 +55,32 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     Whole numbers count `unit`s, timestamps are instants, text is either digits (`unit`s) or a date-time of
     `model/date_time.py`. A time before March 1973 is refused: it got lost, or is in another unit.
     With `zone`, text without an offset, TIMESTAMP_NTZ and DATE (its midnight) are times there; those that clocks leave
-    out, or show twice, are none: nobody knows which moment they mean.
+    out or show twice are none, because their moment is not known.
     """
     if (time := _read(value, kind, zone, unit)) is None:
         return None
-    early, number = time.ms < FIRST_MS, F.lit(is_whole(kind))
+    number = F.lit(is_whole(kind))
     if isinstance(kind, StringType):
         number = F.trim(value).rlike(_DIGITS)
-    in_ms = F.try_multiply(time.ms, F.lit(1000).cast("bigint"))
-    seconds = F.concat(F.lit("looks like seconds; ms are "), in_ms.cast("string"))
     if unit != "ms":
         number = F.lit(False)
     lost = F.lit("is before March 1973: a time that got lost")
-    why = F.when(number & (in_ms >= FIRST_MS), seconds).otherwise(lost)
-    return Time(F.when(~early, time.ms), F.when(early, why).otherwise(time.problem))
+
+    def bounded(ms: Column, problem: Column) -> Time:
+        early, in_ms = ms < FIRST_MS, F.try_multiply(ms, F.lit(1000).cast("bigint"))
+        seconds = F.concat(F.lit("looks like seconds; ms are "), in_ms.cast("string"))
+        why = F.when(number & (in_ms >= FIRST_MS), seconds).otherwise(lost)
+        return Time(F.when(~early, ms), F.when(early, why).otherwise(problem))
+
+    if zone is None:
+        return bounded(*time)
+
+    def both(time: Time) -> Column:
+        return F.struct(time.ms.alias("ms"), time.problem.alias("problem"))
+
+    # As the argument of a lambda it is computed once. A copy for each use makes more code than Java compiles.
+    once = F.transform(F.array(both(time)), lambda one: both(bounded(one["ms"], one["problem"])))[0]
+    return Time(once["ms"], once["problem"])
 
 
 def _read(value: Column, kind: DataType, zone: str | None, unit: str) -> Time | None:

@@ -1,4 +1,4 @@
-"""When what is pending is due: load per topic and minute, hot seconds, and how late a measured capacity would be.
+"""Due times of pending messages: load per topic and minute, hot seconds, and how late a measured capacity would be.
 
 `store.py` and `read.py` read a data folder at rest or a backup; `load.py` counts, DataFrame in, DataFrame out;
 `capacity.py` says what a machine can deliver; `page.py` draws.

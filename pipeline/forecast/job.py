@@ -1,4 +1,4 @@
-"""A forecast from beginning to end: what is pending, counted; tables written; and what people are told of it."""
+"""A forecast from beginning to end: count pending messages, write tables, and summarize them for people."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SizeBar:
 class Forecast:
     """`pending` = `counted` + `beyond` the end; of those counted `overdue` were due before the start.
 
-    `late`: the first minutes that are over capacity or late, of `late_minutes`. `bars` are `step_ms` wide.
+    `late`: the first of `late_minutes` minutes above capacity or late. `bars` are `step_ms` wide.
     """
 
     folder: str
@@ -112,8 +112,8 @@ def forecast(
     into: str | None,
     teller: Teller,
 ) -> Forecast:
-    """Count what is due from `from_ms` until `until_ms`, name the `hot` fullest seconds, and write tables below `into`,
-    a path of this machine or a URI.
+    """Count the messages due from `from_ms` until `until_ms`, name the `hot` fullest seconds, and write tables below
+    `into`, a path of this machine or a URI.
 
     The tables are load_by_minute, hot_seconds and backlog (Parquet); tables that are there are replaced.
     """
@@ -125,20 +125,16 @@ def forecast(
     by_the_minute = minutes(seconds, capacity.per_second)
     late = by_the_minute.where(F.col("over") | (F.col("late_ms") >= LATE_MS))
     try:
-        with step(spark, teller, "counting what is due"):
-            topics = [
-                TopicForecast(row.topic, row.messages, row.peak, row.peak_ms) for row in load_by_topic(rows).collect()
-            ]
+        with step(spark, teller, "counting due messages"):
+            topics = [TopicForecast(**row.asDict()) for row in load_by_topic(rows).collect()]
             counted = sum(topic.messages for topic in topics)
             overdue = pending.rows.where(F.col("second_ms") < from_ms - from_ms % 1_000)
             overdue_count = _total(overdue)
-        with step(spark, teller, "finding hot seconds and what becomes late"):
+        with step(spark, teller, "finding hot seconds and late minutes"):
             hot_list = tuple(sorted(map(_hot, hottest.collect()), key=lambda one: (-one.messages, one.second_ms)))
             (worst,) = late.agg(F.count("*").alias("count"), F.max("late_ms").alias("late_ms")).collect()
-            listed = tuple(
-                LateMinute(row.minute_ms, row.messages, row.peak, row.waiting, row.late_ms, row.over)
-                for row in late.orderBy("minute_ms").limit(_LISTED).collect()
-            )
+            first = late.drop("minute").orderBy("minute_ms").limit(_LISTED)
+            listed = tuple(LateMinute(*row) for row in first.collect())
         if into is not None:
             with step(spark, teller, f"writing tables to {into}"):
                 for name, table, order in (

@@ -1,4 +1,4 @@
-"""When what, from counts: DataFrame in, DataFrame out. All times are epoch ms (UTC).
+"""Load and backlog over time, from counts: DataFrame in, DataFrame out. All times are epoch ms (UTC).
 
 The counts are those of `read.pending`: topic, second_ms, messages, and maybe a shard. Only those columns are used.
 """
@@ -12,7 +12,7 @@ SECOND_MS, MINUTE_MS = 1_000, 60_000
 
 
 def within(rows: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
-    """Only what is due before `until_ms`; what is due before `from_ms` already counts as due then."""
+    """Only messages due before `until_ms`. Those due before `from_ms` count as due at `from_ms`."""
     start = from_ms - from_ms % SECOND_MS
     return rows.where(F.col("second_ms") < until_ms).withColumn(
         "second_ms", F.greatest("second_ms", F.lit(start).cast("bigint"))
@@ -64,7 +64,7 @@ def hot_seconds(rows: DataFrame, most: int) -> DataFrame:
 
 
 def backlog(rows: DataFrame, capacity: float, from_ms: int) -> DataFrame:
-    """What waits where more is due than goes out: second_ms, messages, waiting (at the second's end), late_ms.
+    """The queue of messages that are due, by second: second_ms, messages, waiting (at the second's end), late_ms.
 
     A queue that delivers `capacity` messages a second, first in, first out, and begins empty at `from_ms`: what a
     second leaves over is carried into the next one. `late_ms`: how long after the second's end the last of its messages

@@ -1,4 +1,4 @@
-"""What is pending in a data folder at rest or in a backup, as DataFrames: Spark reads delay files and stores.
+"""Pending messages of a backup or a data folder at rest, as DataFrames: Spark reads delay files and stores.
 
 Nothing but counts leaves the executors: `shard, topic, second_ms, messages`.
 """
@@ -56,7 +56,7 @@ class PendingMessages:
 
 @contextmanager
 def pending(spark: SparkSession, folder: Path) -> Iterator[PendingMessages]:
-    """What is pending in a folder: a backup, the newest of a folder of backups, or the data of a stopped server.
+    """The pending messages of a folder: a backup, the newest of a folder of backups, or the data of a stopped server.
 
     The folder has to be there for all executors. Raises BadInput for a folder that is neither, or that a running server
     holds; JobFailed where fewer or more messages are read than the stores say they have.
@@ -102,7 +102,7 @@ def find(folder: Path) -> Path:
 
 @contextmanager
 def _folder_lock(place: Path) -> Iterator[None]:
-    """Lock a data folder, so that no server changes it meanwhile; nothing ever changes a backup."""
+    """Lock a data folder, so that no server changes it; nothing ever changes a backup."""
     if (place / BACKUP).exists():
         yield
         return

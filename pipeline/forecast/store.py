@@ -119,7 +119,7 @@ def _opened(path: Path) -> Iterator[Any]:
         if not (path / "CURRENT").is_file():
             raise CorruptStore(f"{path} is no store: it has no file CURRENT")
         options = Options(raw_mode=True)
-        options.set_db_log_dir(logs)  # RocksDB writes one even where it only reads, and a backup must stay as it is
+        options.set_db_log_dir(logs)  # RocksDB writes one even to read, and a backup must stay as it is
         database = Rdict(str(path), options, access_type=AccessType.read_only())
         try:
             yield database
@@ -139,7 +139,7 @@ def _loading(database: Any) -> set[int]:
 
 
 def _dropped_while_loading(database: Any) -> frozenset[bytes]:
-    """Keys whose rows may be in RocksDB although they are not pending: a load brings back what it has read before."""
+    """Keys whose rows may be in RocksDB although they are not pending: a load brings back old rows."""
     return frozenset(
         key[1:]
         for window in _loading(database)

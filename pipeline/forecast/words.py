@@ -1,11 +1,21 @@
-"""A forecast in sentences."""
+"""A forecast in sentences and tables, for a page and for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from duemq.pipeline.forecast.job import Forecast
+
+
+class ForecastTable(NamedTuple):
+    """A head that ends in `|n` has a column of numbers. `total`: how many there are; `rows` may only have the first."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str | int, ...]]
+    total: int
 
 
 def moment(ms: int) -> str:
@@ -30,7 +40,7 @@ def duration(ms: int) -> str:
 
 
 def sentences(done: Forecast) -> Iterator[str]:
-    """What a forecast comes to: the first one answers, the others say of what."""
+    """The summary of a forecast: the first sentence answers, the others give its basis."""
     capacity = f"{done.capacity.per_second:,.0f} messages/s ({done.capacity.source})"
     if not done.counted:
         yield f"Nothing is due until {at(done.until_ms)}."
@@ -52,3 +62,32 @@ def sentences(done: Forecast) -> Iterator[str]:
         yield f"Read from {done.folder}, which is as of {at(done.as_of_ms)}."
     else:
         yield f"Read from {done.folder}, which has never held a message."
+
+
+def tables(done: Forecast, named: int) -> Iterator[ForecastTable]:
+    """The tables that have rows. `named`: how many topics of a hot second are named, largest first."""
+    topics: list[tuple[str | int, ...]] = [
+        (one.topic, one.messages, one.peak, moment(one.peak_ms)) for one in done.topics
+    ]
+    hot: list[tuple[str | int, ...]] = []
+    for one in done.hot:
+        largest = ", ".join(f"{topic} {messages:,}" for topic, messages in one.topics[:named])
+        more = f" and {len(one.topics) - named} more" if len(one.topics) > named else ""
+        hot.append((moment(one.second_ms), one.messages, duration(one.late_ms), largest + more))
+    late: list[tuple[str | int, ...]] = [
+        (
+            moment(one.minute_ms)[:-3], one.messages, one.peak, one.waiting, duration(one.late_ms),
+            "over capacity" if one.over else "",
+        )
+        for one in done.late
+    ]  # fmt: skip
+    for table in (
+        ForecastTable("Topics", ("topic", "messages|n", "fullest second|n", "at (UTC)"), topics, len(topics)),
+        ForecastTable("Hot seconds (UTC)", ("second", "messages|n", "last one late by|n", "topics"), hot, len(hot)),
+        ForecastTable(
+            "Minutes over capacity or late (UTC)",
+            ("minute", "messages|n", "fullest second|n", "waiting|n", "late by|n", ""), late, done.late_minutes,
+        ),
+    ):  # fmt: skip
+        if table.rows:
+            yield table

@@ -1,7 +1,7 @@
 """Plots as SVG that takes its colours from the page (`document.py`).
 
-A chart has two axes, which say where a value lies; marks are given in the units of the axes, with a colour (`c0` to
-`c6`, or `bad`) and what is shown when a pointer rests on them.
+A chart has two axes, which place values; marks are given in the units of the axes, with a colour (`c0` to `c6`, or
+`bad`) and a text that is shown when a pointer rests on them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html import escape
 from typing import Final
+
+from duemq.pipeline.report.document import Html, rendered
 
 _WIDTH, _HEIGHT = 1_000, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 14, 34
@@ -23,7 +24,7 @@ _MAX_TIMES: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`share`: where a value lies, 0 at the beginning of the axis and 1 at its end. `ticks`: values with their text."""
+    """`share`: the position of a value, from 0 at the start of the axis to 1. `ticks`: values with their text."""
 
     share: Callable[[float], float]
     ticks: Sequence[tuple[float, str]]
@@ -62,7 +63,7 @@ def decades(lowest: float, highest: float, text: Callable[[float], str] = short)
 
 
 def instants(start: int, end: int) -> Axis:
-    """Epoch ms, in UTC. A tick says its date where a day begins, and so does the first one."""
+    """Epoch ms, in UTC. The first tick and those at midnight show the date."""
     step = next((one for one in _STEPS_MS if (end - start) / one <= _MAX_TIMES), _STEPS_MS[-1])
     ticks: list[tuple[float, str]] = []
     for tick in range(-(-start // step) * step, end + 1, step):
@@ -74,63 +75,43 @@ def instants(start: int, end: int) -> Axis:
 
 
 class Chart:
-    """One plot. `title` is read out where it cannot be seen."""
+    """One plot. `title` is for screen readers."""
 
     def __init__(self, title: str, x: Axis, y: Axis) -> None:
         self._title, self._x_axis, self._y_axis = title, x, y
-        self._parts: list[str] = []
-        for value, text in y.ticks:
-            self._grid(_LEFT, self._y(value), _WIDTH - _RIGHT, self._y(value))
-            self._text(_LEFT - 8, self._y(value) + 4, text, "end")
-        for value, text in x.ticks:
-            at, base = self._x(value), _HEIGHT - _BOTTOM
-            self._grid(at, base, at, base + 5)
-            self._text(at, base + 20, text, "middle" if at < _WIDTH - _RIGHT - 30 else "end")
+        self._marks: list[tuple[str, str, dict[str, str], str]] = []
+        self._limits: list[tuple[float, str]] = []
 
     def bar(self, left: float, right: float, bottom: float, top: float, look: str, tip: str) -> None:
-        """From `left` to `right` and from `bottom` to `top`; at least a line where it is thinner than one."""
+        """From `left` to `right` and from `bottom` to `top`; never thinner than a line."""
         x1, x2, y1, y2 = self._x(left), self._x(right), self._y(top), self._y(bottom)
-        width = max(x2 - x1 - (1.0 if x2 - x1 > 3 else 0.0), 0.8)
-        self._parts.append(
-            f'<rect class="{look}" x="{x1:.2f}" y="{y1:.2f}" width="{width:.2f}" height="{max(y2 - y1, 0.8):.2f}">'
-            f"{_tip(tip)}</rect>"
-        )
+        width = x2 - x1 - (1.0 if x2 - x1 > 3 else 0.0)
+        place = {"x": x1, "y": y1, "width": max(width, 0.8), "height": max(y2 - y1, 0.8)}
+        self._marks.append(("rect", look, {name: f"{value:.2f}" for name, value in place.items()}, tip))
 
     def dot(self, x: float, y: float, look: str, tip: str, radius: float = 3) -> None:
-        self._parts.append(
-            f'<circle class="{look}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="{radius:g}">{_tip(tip)}</circle>'
-        )
+        place = {"cx": f"{self._x(x):.1f}", "cy": f"{self._y(y):.1f}", "r": f"{radius:g}"}
+        self._marks.append(("circle", look, place, tip))
 
     def line(self, points: Sequence[tuple[float, float]], look: str) -> None:
         """Through these points."""
         places = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points)
-        self._parts.append(f'<polyline class="{look}" points="{places}"/>')
+        self._marks.append(("polyline", look, {"points": places}, ""))
 
     def limit(self, y: float, text: str) -> None:
         """A value that is not to be passed, across the plot."""
-        at = self._y(y)
-        self._parts.append(
-            f'<line class="limit" x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDTH - _RIGHT}" y2="{at:.1f}"/>'
-            f'<text class="bad" x="{_WIDTH - _RIGHT}" y="{at + (14 if at < _TOP + 14 else -5):.1f}" '
-            f'text-anchor="end">{escape(text)}</text>'
-        )
+        self._limits.append((self._y(y), text))
 
-    def svg(self) -> str:
-        title = escape(self._title)
-        return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">{"".join(self._parts)}</svg>'
+    def svg(self) -> Html:
+        return rendered(
+            "chart.svg", title=self._title, width=_WIDTH, height=_HEIGHT, left=_LEFT, right=_WIDTH - _RIGHT,
+            bottom=_HEIGHT - _BOTTOM, x_ticks=[(self._x(value), text) for value, text in self._x_axis.ticks],
+            y_ticks=[(self._y(value), text) for value, text in self._y_axis.ticks], marks=self._marks,
+            limits=self._limits,
+        )  # fmt: skip
 
     def _x(self, value: float) -> float:
         return _LEFT + self._x_axis.share(value) * (_WIDTH - _LEFT - _RIGHT)
 
     def _y(self, value: float) -> float:
         return _HEIGHT - _BOTTOM - self._y_axis.share(value) * (_HEIGHT - _TOP - _BOTTOM)
-
-    def _grid(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        self._parts.append(f'<line class="grid" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
-
-    def _text(self, x: float, y: float, text: str, anchor: str) -> None:
-        self._parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
-
-
-def _tip(text: str) -> str:
-    return f"<title>{escape(text)}</title>"

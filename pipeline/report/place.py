@@ -1,4 +1,4 @@
-"""Where a page is put: beside the tables, whatever file system they are on."""
+"""Writes a page beside the tables, on whatever file system they are."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from duemq.pipeline.spark.connect import is_remote
 
 
 def check_page(spark: SparkSession, uri: str, option: str) -> None:
-    """Raise BadInput where no page can be written in a folder (`storage.uri_of`): a Connect session reaches other file
-    systems through its server, which writes tables only. To be called before the work that the page tells of. `option`:
-    what named the folder."""
+    """Raise BadInput if no page can be written in a folder (`uri_of`): a Connect session reaches other file systems
+    through its server, which writes tables only. Call it before the work that the page reports. `option`: the option
+    that names the folder."""
     if is_remote(spark) and local_path(uri) is None:
         raise BadInput(
             f"{option} {uri}: a Spark Connect session can write tables there, but no page: name a folder of this "
@@ -25,7 +25,7 @@ def check_page(spark: SparkSession, uri: str, option: str) -> None:
 
 
 def write_page(spark: SparkSession, uri: str, html: str) -> None:
-    """Make or replace the page at a URI (`storage.uri_of`). Raises JobFailed where that cannot be written."""
+    """Make or replace the page at a URI (`uri_of`). Raises JobFailed if it cannot be written."""
     try:
         if (path := local_path(uri)) is not None:
             _replace(path, html)

@@ -24,14 +24,15 @@ from pyspark.sql import SparkSession
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.messages.names import of_client, shard_of_name
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.history.questions import lateness_by_hour, once, outcomes_of, repeated, volume_by_day
 from duemq.pipeline.history.stream import HistoryWriter, LogSource, run
 from duemq.pipeline.history.table import FORMATS, HistoryTable
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from duemq.pipeline.spark.progress import Silent
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
+from tests.support.examples import example
 from tests.support.spark.spark_site import spark_jars, spark_tests
 
+questions = example("history_questions")
 pytestmark = [*spark_tests, pytest.mark.slow]
 
 COUNT = 150
@@ -167,24 +168,27 @@ def test_each_delivery_and_each_fate_is_there_once(world: World, spark: SparkSes
 
     table = HistoryTable(spark, str(tmp_path))
     deliveries, told = table.read("deliveries"), table.read("outcomes")
-    hours = lateness_by_hour(deliveries, told).collect()
+    hours = questions.lateness_by_hour(deliveries, told).collect()
     assert {row.topic for row in hours} == {"orders", "letters"}
     assert sum(row.messages for row in hours) == len(delivered) - 2  # one had no delay, one was sent now
     assert all(0 == row.early <= row.p50_ms <= row.p99_ms <= row.p999_ms <= row.max_ms for row in hours)
     volume: Counter[str] = Counter()
-    for row in volume_by_day(deliveries, told).collect():
+    for row in questions.volume_by_day(deliveries, told).collect():
         volume[row.outcome] += row.messages
     assert volume == outcomes + Counter(delivered=len(delivered))
-    assert [row.outcome for row in outcomes_of(deliveries, told, world.moved).collect()] == ["moved", "delivered"]
+    assert [row.outcome for row in questions.outcomes_of(deliveries, told, world.moved).collect()] == [
+        "moved",
+        "delivered",
+    ]
     with pytest.raises(BadInput, match="no id"):
-        outcomes_of(deliveries, told, "x")
+        questions.outcomes_of(deliveries, told, "x")
     (cancel,) = told.where("outcome = 'too_late'").collect()
     assert (cancel.answer, cancel.name) == ("unknown", f"n:{NOBODY}")
     (row,) = told.where("outcome = 'dead'").collect()
     assert row.topic == "nowhere" and row.reason and row.due_ms == 1_000_000_000_000
-    (repeat,) = repeated(deliveries.union(deliveries.where(deliveries.id == world.moved))).collect()
+    (repeat,) = questions.repeated(deliveries.union(deliveries.where(deliveries.id == world.moved))).collect()
     assert repeat.id == world.moved
-    assert once(deliveries.union(deliveries)).count() == len(delivered)
+    assert questions.once(deliveries.union(deliveries)).count() == len(delivered)
 
 
 @every_format

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,6 +12,7 @@ from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.history.rows import DELIVERIES, OUTCOMES
 from duemq.pipeline.spark.session import override
 
+T = TypeVar("T")
 SCHEMAS: Final = {"deliveries": DELIVERIES, "outcomes": OUTCOMES}
 """The two kinds of rows, each a table of its own."""
 ORDER: Final = {"deliveries": ("date", "topic", "delivered_ms"), "outcomes": ("date", "outcome", "at_ms")}
@@ -64,6 +65,20 @@ def check_joined(kind: str, before: DataFrame, after: DataFrame) -> None:
     """Called before joined files replace others. Raises JobFailed if they have another number of rows."""
     if (old := before.count()) != (new := after.count()):
         raise JobFailed(f"{kind}: {old:,} rows are {new:,} in the joined files: nothing was replaced")
+
+
+def neighbours(items: Iterable[T], size: Callable[[T], int], below_bytes: int) -> list[list[T]]:
+    """Consecutive items in groups of two or more, at most `below_bytes` together. Other items are left out."""
+    groups: list[list[T]] = [[]]
+    total = 0
+    for item in items:
+        more = size(item)
+        if groups[-1] and total + more > below_bytes:
+            groups.append([])
+            total = 0
+        groups[-1].append(item)
+        total += more
+    return [group for group in groups if len(group) > 1]
 
 
 @contextmanager

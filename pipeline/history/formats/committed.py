@@ -15,6 +15,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -26,7 +27,7 @@ from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import hadoop_path
-from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, writing
+from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, neighbours, writing
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 
 KEPT_MS: Final = 7 * 86_400_000
@@ -159,14 +160,12 @@ def _holds(last: int | None, number: int) -> bool:
 
 
 def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
-    """Files to be joined, those of a group in one go: of each day two or more, of a group at most so many bytes."""
-    by_date: dict[str, list[DataFile]] = {}
-    for file in sorted(files, key=lambda file: (file.date, file.modified, file.uri)):
-        by_date.setdefault(file.date, []).append(file)
+    """Groups of files that are joined at once: two or more of each day, at most `below_bytes` together."""
+    ordered = sorted(files, key=lambda file: (file.date, file.modified, file.uri))
     file_groups: list[list[DataFile]] = [[]]
     room = below_bytes
-    for of_day in by_date.values():
-        for part in _parts(of_day, below_bytes):
+    for _, of_day in groupby(ordered, lambda file: file.date):
+        for part in neighbours(of_day, lambda file: file.size, below_bytes):
             size = sum(file.size for file in part)
             if size > room:
                 file_groups.append([])
@@ -174,19 +173,6 @@ def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
             file_groups[-1] += part
             room -= size
     return [group for group in file_groups if group]
-
-
-def _parts(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
-    """Files of one day in parts: neighbours that together have at most so many bytes, and are more than one."""
-    parts: list[list[DataFile]] = [[]]
-    size = 0
-    for file in files:
-        if parts[-1] and size + file.size > below_bytes:
-            parts.append([])
-            size = 0
-        parts[-1].append(file)
-        size += file.size
-    return [part for part in parts if len(part) > 1]
 
 
 def need(spark: SparkSession, name: str, class_name: str, package: str) -> None:

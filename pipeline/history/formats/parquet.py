@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
-from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, writing
+from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, neighbours, writing
 from duemq.pipeline.history.formats.batches import Batches, holds, named, standing
 
 _STAGING, _MERGING = "_staging", "_merging"
@@ -134,23 +134,15 @@ class Parquet:
         """
         self._files.delete(self._at(_MERGING), True)
         self._remove_merged(kind)
-        groups = self._groups(kind, self.batches(kind), below_bytes)
+
+        def size(one: Batches) -> int:
+            return int(self._files.getContentSummary(self._at(kind, one.name)).getLength())
+
+        groups = neighbours(self.batches(kind), size, below_bytes)
         for group in groups:
             self._put(kind, Batches(group[0].first, group[-1].last), self._read(kind, group), _MERGING, below_bytes)
             self._remove_merged(kind)
         return sum(map(len, groups)), len(groups)
-
-    def _groups(self, kind: str, batches: Sequence[Batches], below_bytes: int) -> list[list[Batches]]:
-        groups: list[list[Batches]] = [[]]
-        size = 0
-        for one in batches:
-            more = self._files.getContentSummary(self._at(kind, one.name)).getLength()
-            if groups[-1] and size + more > below_bytes:
-                groups.append([])
-                size = 0
-            groups[-1].append(one)
-            size += more
-        return [group for group in groups if len(group) > 1]
 
     def _remove_merged(self, kind: str) -> None:
         folders = self._all(kind)

@@ -20,7 +20,6 @@ from duemq.pipeline.bulk_schedule.files import messages
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, reasons, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.migrate import divided, from_csv
 from duemq.storage.delay_files.columns import SCHEMA as FORM
 from duemq.storage.imports.importer import inspect
 from duemq.storage.limits import ImportLimits
@@ -163,8 +162,6 @@ def test_the_name_of_a_column_may_be_any(spark: SparkSession, tmp_path: Path) ->
     due = frame.select(F.col("due").alias(name))
     assert fields(due, Columns(name, name, to="t", expires=name))["expires_ms"] == WINDOW
     assert [tuple(row) for row in Targets(name).of(frame).select(TARGET).collect()] == [("x",)]
-    (message,) = divided(from_csv(frame.select(quoted), Columns(name, name, to="t"))).rejects.collect()
-    assert message.raw == '{"`a.b` `":"x"}'
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from duemq.model.messages.names import of_client
 from duemq.model.messages.record import pack_record
 from duemq.model.messages.row import dead_frame, frame_in, row_of
 from duemq.pipeline.history import rows
-from duemq.pipeline.history.questions import lateness_by_hour, once, repeated, volume_by_day
 from duemq.pipeline.logs import logs
+from tests.support.examples import example
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests
 
+questions = example("history_questions")
 pytestmark = spark_tests
 
 NOW = 1_830_297_600_000  # 2028-01-01T00:00:00Z
@@ -169,18 +170,20 @@ def test_questions(spark: SparkSession) -> None:
     told = spark.createDataFrame(
         [(0, NOW, 3, 0, "sent_now"), (0, NOW, 2, 0, "too_late")], f"{rows.MESSAGE}, outcome string"
     )
-    hours = lateness_by_hour(frame, told).orderBy("hour_ms", "topic").drop("hour", "p90_ms", "p999_ms").collect()
+    hours = (
+        questions.lateness_by_hour(frame, told).orderBy("hour_ms", "topic").drop("hour", "p90_ms", "p999_ms").collect()
+    )
     hour_before = NOW - 3_600_000
     assert [tuple(row) for row in hours] == [
         (hour_before, "x", 1, 1, -2.0, -2.0, -2), (NOW, "x", 2, 0, 2.0, 2.98, 3), (NOW, "y", 1, 0, 9.0, 9.0, 9),
         (NOW + 3_600_000, "x", 1, 0, 7.0, 7.0, 7),
     ]  # fmt: skip
     numbered = frame.selectExpr("*", "partition as offset")
-    assert sorted(row.partition for row in once(numbered).collect()) == [2, 8, 9], "the first one of each id"
-    assert repeated(numbered).count() == 4
+    assert sorted(row.partition for row in questions.once(numbered).collect()) == [2, 8, 9], "the first one of each id"
+    assert questions.repeated(numbered).count() == 4
     days = spark.createDataFrame([(date(2028, 1, 1), "x", "moved", 1), (date(2028, 1, 1), "x", "moved", 1)],
                                  "date date, topic string, outcome string, messages bigint")  # fmt: skip
     of_day = frame.limit(1).selectExpr("date'2028-01-01' as date", "topic")
-    assert {tuple(row)[1:] for row in volume_by_day(of_day, days).collect()} == {
+    assert {tuple(row)[1:] for row in questions.volume_by_day(of_day, days).collect()} == {
         ("x", "delivered", 1), ("x", "moved", 2),
     }  # fmt: skip

@@ -16,8 +16,6 @@ from duemq.pipeline.columns import CORRUPT, OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.logs.tables import fingerprint, jdbc_table, read_table, schema_of
-from duemq.pipeline.migrate import from_csv
-from duemq.pipeline.migrate.files import read_csv
 from duemq.pipeline.spark.failures import failures_told
 from tests.support.spark.spark_site import spark_tests
 
@@ -104,8 +102,6 @@ def test_lines_of_csv_are_whole_rows_or_rejects(spark: SparkSession, tmp_path: P
     assert outcomes(encoding="ISO-8859-1")["r5"] == "caf\xe9".encode()
     one_line = outcomes(multiLine="false")
     assert one_line['thanks"'] == count and one_line["r2"] == b"two, with comma"
-    imported = from_csv(read_csv(spark, [str(tmp_path / "a.csv")]), columns)
-    assert sorted(row.reason or "" for row in imported.collect())[:4] == ["", "", count, count]
     assert read_table(spark, str(tmp_path / "a.csv")).columns == ["id", "due", "text"]
     apart = rejected(judged(read_table(spark, str(tmp_path / "a.csv"), corrupt=True), columns, BulkRules(), 0))
     lines = [row[CORRUPT] for row in apart.where(f"reason = '{count}'").collect()]

@@ -20,8 +20,7 @@ from duemq.model.timing import FIRST_MS
 from duemq.pipeline.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.tables import jdbc_table, read_table
-from duemq.pipeline.migrate import divided, from_csv
-from duemq.pipeline.migrate.files import read_csv
+from duemq.pipeline.spark.session import override
 from tests.support.spark.spark_site import spark_tests
 from tests.support.times import INSTANTS
 
@@ -195,20 +194,30 @@ def test_a_payload_of_json_has_times_in_utc_and_whole(spark: SparkSession) -> No
 WALL = [datetime(2028, 1, 1, 8), datetime(2028, 3, 12, 2, 30), datetime(2028, 11, 5, 1, 30)]
 
 
-def test_a_csv_is_imported_alike_in_every_session(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_csv_is_read_alike_in_every_session(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "at,body\n2028-07-01 12:00:00,x\n2028-07-01T10:00:00Z,zoned\n2028-03-26 02:30:00,gap\n"
         "2028-10-29 02:30:00,twice\n"
     )
-    rows = read_csv(spark, [str(tmp_path / "a.csv")])
-    messages, rejects = divided(from_csv(rows, Columns("at", "body", to="t", zone="Europe/Berlin")))
-    due = {bytes(row.payload): row.due_ms for row in messages.collect()}
-    assert due == {b"x": 1_846_058_400_000, b"zoned": 1_846_058_400_000}
-    assert sorted(row.reason for row in rejects.collect()) == [
-        "due_ms (column at): '2028-03-26 02:30:00' is left out by the clocks of Europe/Berlin",
-        "due_ms (column at): '2028-10-29 02:30:00' is shown twice by the clocks of Europe/Berlin: say it with its "
-        "offset",
+    rows = read(read_table(spark, str(tmp_path / "a.csv")), Columns("at", "body", to="t", zone="Europe/Berlin"))
+    assert sorted(rows, key=str) == [
+        (1_846_058_400_000, None),
+        (1_846_058_400_000, None),
+        (None, "due_ms (column at): '2028-03-26 02:30:00' is left out by the clocks of Europe/Berlin"),
+        (
+            None,
+            "due_ms (column at): '2028-10-29 02:30:00' is shown twice by the clocks of Europe/Berlin: say it with its "
+            "offset",
+        ),
     ]
+
+
+def test_what_reads_times_of_a_zone_is_small_enough_for_java_to_compile(spark: SparkSession) -> None:
+    """Else Spark says so in an error, and goes on without compiled code; here it fails."""
+    rows = spark.createDataFrame([("2028-07-01 12:00:00", "x")], "at string, body string")
+    with override(spark, {"spark.sql.codegen.fallback": "false"}):
+        found = with_fields(rows, Columns("at", "body", to="t", zone="Europe/Berlin"))
+        assert [row[OWN + "due_ms"] for row in found.collect()] == [1_846_058_400_000]
 
 
 def local_times(table: DataFrame, due: str = "due") -> list[int | str | None]:

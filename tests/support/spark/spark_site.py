@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -54,12 +55,15 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", autouse=True)
 def free_broadcasts() -> Iterator[None]:
-    """Free what the DataFrames of a module hold in Java: Python collects their cycles too rarely for its heap."""
+    """Free what the DataFrames of a module hold in Java, if its heap is half full: Python collects their cycles too
+    rarely for it. Each time takes a second or two."""
     yield
     if (session := SparkSession.getActiveSession()) is not None:
-        gc.collect()
-        assert session._jvm is not None
-        session._jvm.System.gc()  # Spark's cleaner frees broadcasts that Java has collected
+        java: Any = session._jvm
+        heap = java.Runtime.getRuntime()
+        if heap.totalMemory() - heap.freeMemory() > heap.maxMemory() // 2:
+            gc.collect()
+            java.System.gc()  # Spark's cleaner frees broadcasts that Java has collected
 
 
 @pytest.fixture(params=SESSION_ZONES)

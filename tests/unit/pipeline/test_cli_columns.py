@@ -10,8 +10,8 @@ import typer
 
 from duemq.pipeline.cli.bulk_change import move
 from duemq.pipeline.cli.columns import columns_of
-from duemq.pipeline.cli.migrate import csv
 from duemq.pipeline.cli.schedule import schedule
+from duemq.pipeline.cli.send import send
 from duemq.pipeline.columns import Columns
 
 NONE: dict[str, Any] = {"due": "due", "unit": "ms"} | dict.fromkeys(
@@ -47,10 +47,11 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 def test_each_command_has_the_same_options() -> None:
     options = inspect.signature(columns_of).parameters.keys()
-    scheduling, importing = (inspect.signature(command).parameters for command in (schedule, csv))
+    scheduling, sending = (inspect.signature(command).parameters for command in (schedule, send))
     assert options - scheduling.keys() == set()
-    assert options - importing.keys() == {"order", "nulls"}, "rows of an import have no order, and CSV has no null"
-    assert all(scheduling[name].annotation == importing[name].annotation for name in options - {"order", "nulls"})
-    assert all(scheduling[name].default == importing[name].default for name in options - {"order", "nulls"})
+    assert options - sending.keys() == {"order"}, "what is sent has the order of its records"
+    shared = options - {"order", "name"}  # what is sent needs a name
+    assert all(scheduling[name].annotation == sending[name].annotation for name in shared)
+    assert all(scheduling[name].default == sending[name].default for name in shared)
     moving = inspect.signature(move).parameters
     assert (moving["zone"].annotation, moving["zone"].default) == (scheduling["zone"].annotation, None)

@@ -1,12 +1,20 @@
-"""The usual questions to a history: DataFrame in, DataFrame out. Frames are those of `HistoryTable.read`."""
+"""The usual questions about a history, to copy and adapt: DataFrame in, DataFrame out.
+
+Run as a program it prints the answers: `pip install 'duemq[spark]'`, `python history_questions.py FOLDER [ID]`. Frames
+are those of `HistoryTable.read`; docs/pipeline/history.md has their columns.
+"""
 
 from __future__ import annotations
+
+import sys
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from duemq.model.messages.ids import DIRECT, peek
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.history.table import HistoryTable
+from duemq.pipeline.spark.session import running
 
 _SHARES = (0.5, 0.9, 0.99, 0.999)
 _MESSAGE = ["shard", "first_due_ms", "first_offset", "first_row"]
@@ -37,8 +45,8 @@ def lateness_by_hour(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
     """Per topic and hour of delivery: hour_ms, hour (timestamp), topic, messages, early (before their time), p50_ms,
     p90_ms, p99_ms, p999_ms, max_ms.
 
-    Left out is of what nothing was promised: messages without delay, and those that were sent before their time because
-    somebody asked for it, which show the time they had.
+    Left out are messages without a promised time: those without delay, and those that a client had delivered early,
+    which keep their former time.
     """
     hour = F.col("delivered_ms") - F.col("delivered_ms") % _HOUR_MS
     # Exact ones: an approximation would say that 1 % more or fewer were late than were.
@@ -62,8 +70,8 @@ def lateness_by_hour(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
 
 
 def volume_by_day(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
-    """Per day and topic what was delivered, and what became of others: date, topic (null where the ledger alone tells
-    of it), outcome, messages."""
+    """Deliveries and other outcomes per day and topic: date, topic (null if only the ledger tells of it), outcome,
+    messages."""
     delivered = deliveries.groupBy("date", "topic", F.lit("delivered").alias("outcome")).agg(
         F.count("*").alias("messages")
     )
@@ -73,7 +81,7 @@ def volume_by_day(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
 
 def outcomes_of(deliveries: DataFrame, outcomes: DataFrame, message: str) -> DataFrame:
     """All that happened to one message, given by its id: at_ms, at (timestamp), outcome, topic, due_ms, attempt,
-    answer, reason. Oldest first. Raises BadInput for what is no id."""
+    answer, reason. Oldest first. Raises BadInput for text that is no id."""
     try:
         key = peek(message)
     except ValueError as error:
@@ -91,3 +99,17 @@ def outcomes_of(deliveries: DataFrame, outcomes: DataFrame, message: str) -> Dat
         nothing.alias("answer"), nothing.alias("reason"),
     )  # fmt: skip
     return events.unionByName(delivered).withColumn("at", F.timestamp_millis("at_ms")).orderBy("at_ms", "outcome")
+
+
+def main(folder: str, message: str = "") -> None:
+    with running("questions") as spark:
+        table = HistoryTable(spark, folder)
+        deliveries, outcomes = table.read("deliveries"), table.read("outcomes")
+        lateness_by_hour(deliveries, outcomes).show()
+        volume_by_day(deliveries, outcomes).show()
+        if message:
+            outcomes_of(deliveries, outcomes, message).show()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+import orjson
 import pytest
 import redis
-from pyspark.sql import SparkSession
 
 from duemq.client import Client
-from duemq.client.celery.envelope import VERSION, Envelope
-from duemq.pipeline.migrate import CeleryOptions, divided, from_documents, reject_repeats
-from duemq.pipeline.migrate.celery import ENVELOPE_VERSION
-from duemq.pipeline.migrate.redis import read_redis
+from duemq.client.celery.envelope import Envelope
 from tests.e2e.celery_site import Site
-from tests.e2e.server import wait_for
-from tests.support.spark.spark_site import spark_tests
+from tests.e2e.server import environment, wait_for
+from tests.support.examples import EXAMPLES, example
 
 pytestmark = [
-    *spark_tests,
     pytest.mark.slow,
     pytest.mark.usefixtures("not_for_ever"),
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
@@ -36,7 +36,7 @@ def plain(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def test_tasks_with_an_eta_move_over_to_duemq_and_run(spark: SparkSession, plain: Site, tmp_path: Path) -> None:
+def test_tasks_with_an_eta_move_over_to_duemq_and_run(plain: Site, tmp_path: Path) -> None:
     plain.worker.start()
     wait_for(lambda: "ready." in plain.worker.log, "the worker is ready")
     project: Any = plain.tasks()
@@ -50,21 +50,23 @@ def test_tasks_with_an_eta_move_over_to_duemq_and_run(spark: SparkSession, plain
         plain.worker.kill()
         sent.append(project.note.apply_async(("waiting", due), eta=eta))
         project.note.delay("at once")
-        found = read_redis(spark, plain.broker.url)
-        rows = reject_repeats(from_documents(found, CeleryOptions().read, single=True)).cache()
-        messages, rejects = divided(rows)
-        (no_eta,) = rejects.collect()
-        assert "no eta" in no_eta.reason and no_eta.source.startswith("celery[")
+        program = [sys.executable, str(EXAMPLES / "from_celery.py"), plain.broker.url]
+        subprocess.run(program, check=True, cwd=tmp_path, env=environment())
+        imported, (no_eta,) = (
+            [orjson.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+            for name in ("pending.jsonl", "pending-rejects.jsonl")
+        )
+        assert "no eta" in no_eta["reason"] and no_eta["source"].startswith("celery[")
         broker.delete("unacked", "unacked_index", "celery", "celery\x06\x169")
         ids = {result.id for result in sent}
         sent.clear()
         gc.collect()  # results that are dropped tell the broker, so it must be there until then
         project.app.close()
 
-    imported = messages.collect()
-    assert {bytes(row.key).decode() for row in imported} == ids
-    assert {row.due_ms for row in imported} == {-int(-eta.timestamp() * 1000 // 1)} and ENVELOPE_VERSION == VERSION
-    envelopes = [Envelope.decode(bytes(row.payload)) for row in imported]
+    assert {row["key"] for row in imported} == ids
+    assert {row["due_ms"] for row in imported} == {-int(-eta.timestamp() * 1000 // 1)}
+    payloads = [base64.b64decode(row["payload"]) for row in imported]
+    envelopes = [Envelope.decode(payload) for payload in payloads]
     assert all(one.headers["eta"] is None and one.routing_key == "celery" for one in envelopes)
     assert sorted(one.priority for one in envelopes) == [0] * 5 + [9] * 3
 
@@ -73,12 +75,24 @@ def test_tasks_with_an_eta_move_over_to_duemq_and_run(spark: SparkSession, plain
         site.worker.start()
         site.relay.start()
         with Client(site.duemq.url) as client:
-            for row in imported:
-                client.send(
-                    "celery", bytes(row.payload), deliver_after="500ms", name=row.name, key=bytes(row.key).decode()
-                )
+            for row, payload in zip(imported, payloads, strict=True):
+                client.send("celery", payload, deliver_after="500ms", name=row["name"], key=row["key"])
         site.wait_for_runs(*(f"n{at}" for at in range(6)), "waiting", within_s=300)
         wait_for(lambda: "request_of" in site.worker.log and "succeeded" in site.worker.log, "the pickled one ran")
         assert {name: len(late) for name, late in site.ran().items()} == dict.fromkeys(
             [*(f"n{at}" for at in range(6)), "waiting"], 1
         )
+
+
+def test_a_redis_is_read_whole(redis_url: str) -> None:
+    read_redis, prefix = example("from_celery").read_redis, f"{token_hex(4)}:"
+    with redis.Redis.from_url(redis_url) as connection:
+        connection.hset(f"{prefix}unacked", mapping={f"tag{at}": orjson.dumps(["m", "", at]) for at in range(1500)})
+        connection.rpush(f"{prefix}mail", *(f"m{at}" for at in range(1100)))
+        connection.rpush(f"{prefix}mail\x06\x163", "urgent")
+        connection.rpush(f"{prefix}celery", "other")
+        found = dict(read_redis(redis_url, ["mail"], prefix))
+        assert len(found) == 1500 + 1101
+        assert found[f"{prefix}unacked[tag7]"] == '["m","",7]' and found[f"{prefix}mail[1099]"] == "m1099"
+        assert found[f"{prefix}mail priority 3[0]"] == "urgent"
+        assert list(read_redis(redis_url, ["none"], "none:")) == []
