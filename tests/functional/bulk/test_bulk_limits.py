@@ -14,6 +14,7 @@ from duemq.client import Admin
 from duemq.client.http.values import Limits
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
+from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
@@ -23,6 +24,7 @@ from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
 COLUMNS = Columns("due", "body", topic="topic")
+DAY_MS = 86_400_000
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +90,16 @@ def test_the_clock_of_the_server_says_what_is_too_soon(spark: SparkSession, tigh
     assert abs(behind.ahead_ms + 600_000) < 60_000 and BulkRules.of(replace(limits, now_ms=None)).ahead_ms == 0
     done = schedule(table(spark), COLUMNS, "behind", Options(stage), Server(url), rules=behind, source="t")
     assert abs(done.manifest.began - limits.now_ms + 600_000) < 60_000
+
+
+def test_a_driver_whose_clock_is_a_day_ahead_hands_its_files_over(spark: SparkSession, tight: tuple[str, Path]) -> None:
+    """By its own clock their windows are over: it would not know whether the server has forgotten them."""
+    url, stage = tight
+    ahead = replace(BulkRules.of(Server(url).limits()), ahead_ms=-DAY_MS)
+    done = schedule(
+        table(spark), COLUMNS, "ahead", Options(stage), Server(url), rules=ahead, source="t",
+        clock=lambda: int(time.time() * 1000) + DAY_MS,
+    )  # fmt: skip
+    assert (done.manifest.accepted, done.forgotten) == (1, 0)
+    handed_at = JobFolder(stage, "ahead").handed_at()
+    assert handed_at is not None and abs(handed_at - time.time() * 1000) < 60_000
