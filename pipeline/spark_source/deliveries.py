@@ -1,4 +1,4 @@
-"""Reading what was delivered: tasks read ranges of offsets of topics, page by page (ADR 83)."""
+"""Reading deliveries: tasks read ranges of offsets of topics, page by page (ADR 83)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Deliveries:
         left = {partition: last for partition, _, last in task.ranges}
         with self.reading.server.client() as client:
             kept = self._kept(client, topic, firsts, left)
-            # Partitions that are not to be read, or not any more, are at their ends, where there is next to nothing.
+            # The cursor has other partitions, and those that are done, at their ends: few records come there.
             at = {partition: end for partition, (_, end) in enumerate(kept)} | firsts
             while left and (page := self._page(client, topic, at, left)):
                 records = [record for record in page if record.offset < left.get(record.partition, 0)]
@@ -131,7 +131,7 @@ class Deliveries:
     def _kept(
         self, client: Admin, topic: str, since: Mapping[int, int], until: Mapping[int, int] | None = None
     ) -> Kept:
-        """`since`: offsets that are to be there; `until`: where partitions ended, if that is further."""
+        """`since`: offsets that must be kept; `until`: ends that the partitions had, if they are further."""
 
         def ask() -> Kept:
             try:
@@ -140,12 +140,12 @@ class Deliveries:
                 raw = {"trouble": None, "start_offsets": (), "end_offsets": ()}
             kept = list(zip(raw["start_offsets"], raw["end_offsets"], strict=True))
             if not kept and raw["trouble"]:
-                raise Unavailable(f"topic {topic} cannot be read just now: {raw['trouble']}")
+                raise Unavailable(f"topic {topic} cannot be read now: {raw['trouble']}")
             for partition, offset in (since if until is None else until).items():
                 if partition >= len(kept) or kept[partition][1] < offset:
                     raise Unavailable(
-                        f"partition {partition} of topic {topic} ends before offset {offset}, which it had: if its log "
-                        "was begun anew, begin with a new checkpoint"
+                        f"partition {partition} of topic {topic} ends before offset {offset}, which it had: if the "
+                        "topic was made again, begin with a new checkpoint"
                     )
             return kept
 
@@ -160,7 +160,7 @@ class Deliveries:
 
 
 class DeliveryTable(DataSourceReader):
-    """What is delivered by now."""
+    """All records up to the present ends."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries

@@ -1,4 +1,4 @@
-"""Reading what is delivered as a stream (ADR 83). Spark has what this needs since 4.2."""
+"""Reading deliveries as a stream (ADR 83), with interfaces that Spark has since 4.2."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from duemq.pipeline.spark_source.options import Kept, Offsets
 
 JsonOffsets = Mapping[str, Mapping[str, int]]
 """Offsets as Spark stores them: JSON makes texts of partitions."""
-_IDLE_S: Final = 0.5  # the longest pause before Spark, which asks a hundred times a second, is told that nothing is new
+_IDLE_S: Final = 0.5  # the longest pause of an idle stream: Spark would ask a hundred times a second
 
 
 class DeliveryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each batch has the next records, up to a number: each partition gets an equal share, and what others leave.
+    """Each batch has up to `most` records: partitions get equal shares, and share the rest that short ones leave.
 
-    A partition that is new ends at its first record: from then on its offset is in the checkpoint, as all others.
+    A new partition first ends at its first record. From then on its offset is in the checkpoint, as all others.
     """
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
-        self._last: dict[str, Kept] | None = None  # of a query that goes no further
+        self._last: dict[str, Kept] | None = None  # the ends at which a query of available records stops
         self._ends: Offsets | None = None
         self._pause_s = 0.0
 

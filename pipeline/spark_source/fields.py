@@ -37,6 +37,6 @@ def check(schema: T.StructType) -> None:
 
 
 def key_of(read: MessageState | Record) -> bytes | None:
-    """The key of what was read over HTTP, also if it is no UTF-8."""
+    """The key of a message or record as HTTP has it, also if it is not UTF-8."""
     encoded = read.raw.get("key_base64")
     return b64decode(encoded) if encoded is not None else None if read.key is None else read.key.encode()

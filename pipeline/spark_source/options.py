@@ -47,8 +47,8 @@ Kept = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReading:
-    """`starting`: where a query begins; partitions that are not there begin at `otherwise`. `most`: records in a batch
-    of a stream."""
+    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a batch of a
+    stream."""
 
     server: Server
     topics: tuple[str, ...]
@@ -59,7 +59,7 @@ class DeliveryReading:
     patience_s: float = 300.0
 
     def first(self, kept: Mapping[str, Kept]) -> Offsets:
-        """Where a query begins. Raises BadInput for offsets that topics do not have."""
+        """The first offsets of a query. Raises BadInput for those that topics do not have."""
         first: Offsets = {topic: {} for topic in kept}
         for topic, partitions in kept.items():
             starting = self.starting.get(topic, {})

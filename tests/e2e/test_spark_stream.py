@@ -1,4 +1,4 @@
-"""What is delivered gets into a table of Spark's once, although its driver is killed in the middle of a batch."""
+"""Spark writes each delivery to a table once, although its driver is killed in the middle of a batch."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_clock_of_the_server_says_what_is_too_soon(spark: SparkSession, tigh
 
 
 def test_a_driver_whose_clock_is_a_day_ahead_hands_its_files_over(spark: SparkSession, tight: tuple[str, Path]) -> None:
-    """By its own clock their windows are over: it would not know whether the server has forgotten them."""
+    """By its own clock their windows have ended, and the server may have forgotten them."""
     url, stage = tight
     ahead = replace(BulkRules.of(Server(url).limits()), ahead_ms=-DAY_MS)
     done = schedule(
