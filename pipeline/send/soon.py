@@ -21,7 +21,7 @@ from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules
 from duemq.pipeline.columns import OWN, Columns, column
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
-from duemq.pipeline.send.fields import fields
+from duemq.pipeline.send.commands import fields
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.spark.progress import Silent, Teller, step
