@@ -18,7 +18,6 @@ from duemq.client.http.errors import UnknownTopic
 from duemq.client.http.values import Record, RecordPage, Topic
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs.server import Server
-from duemq.pipeline.spark_source import delivery_stream
 from duemq.pipeline.spark_source.deliveries import SCHEMA, Deliveries, DeliveryTable, OffsetRanges
 from duemq.pipeline.spark_source.delivery_stream import DeliveryStream
 from duemq.pipeline.spark_source.options import DeliveryReading, reading_deliveries
@@ -186,7 +185,7 @@ def test_a_query_of_what_is_available_ends_where_it_began_to_look() -> None:
 
 def test_a_stream_without_news_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(delivery_stream.time, "sleep", slept.append)
+    monkeypatch.setattr("duemq.pipeline.spark_source.delivery_stream.time.sleep", slept.append)
     log = Log({"a": whole(3)})
     stream = DeliveryStream(deliveries(log))
     for _ in range(6):
