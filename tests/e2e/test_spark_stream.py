@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -41,18 +40,10 @@ def deliver(url: str, texts: range) -> None:
             cursor, count = page.cursor, count + len(page.records)
 
 
-def sunk(sink: Path) -> pa.Table:
+def sunk(sink: Path) -> set[Path]:
     """The files that the sink's log has: those of a batch that did not end are not in it."""
     lines = [line for log in (sink / "_spark_metadata").glob("[0-9]*") for line in log.read_text().splitlines()[1:]]
-    return pa.concat_tables(pq.read_table(json.loads(line)["path"].removeprefix("file://")) for line in lines)
-
-
-def kill_when(url: str, folder: Path, condition: Callable[[], object]) -> None:
-    run = SparkProcess("stream_run", folder, url, "orders", folder)
-    try:
-        wait_for(lambda: run.alive() and condition(), "what a run is killed at", 200)
-    finally:
-        run.kill()
+    return {Path(json.loads(line)["path"].removeprefix("file://")) for line in lines}
 
 
 @pytest.mark.parametrize("log", ["embedded", "kafka"])
@@ -60,6 +51,7 @@ def test_deliveries_are_written_once_although_the_driver_is_killed(tmp_path: Pat
     need_servers()
     folder = tmp_path / "run"
     folder.mkdir()
+    sink = folder / "sink"
     with ExitStack() as stack:
         options: tuple[str, ...] = ()
         if log == "kafka":
@@ -67,18 +59,21 @@ def test_deliveries_are_written_once_although_the_driver_is_killed(tmp_path: Pat
             options = ("--kafka", kafka.bootstrap, "--set", "topics.partitions=3")
         server = stack.enter_context(Server(tmp_path / "data", *options)).start()
         deliver(server.url, range(FIRST))
-        (folder / "hold").touch()
-        kill_when(server.url, folder, lambda: list((folder / "sink").glob("*.parquet")))  # of the first batch
+        run = SparkProcess("stream_run", folder, server.url, "orders", folder)
+        try:
+            wait_for(lambda: run.alive() and (folder / "checkpoint/commits/0").exists(), "the first batch", 200)
+            (folder / "hold").touch()  # a task of the next batches writes some rows, and waits
+            wait_for(lambda: run.alive() and set(sink.glob("*.parquet")) - sunk(sink), "a file of a batch", 200)
+        finally:
+            run.kill()
         (folder / "hold").unlink()
-        kill_when(server.url, folder, (folder / "checkpoint" / "commits" / "1").exists)
         deliver(server.url, range(FIRST, ALL))
         run = SparkProcess("stream_run", folder, server.url, "orders", folder)
         try:
             assert run.process.wait(300) == 0, run.log
         finally:
             run.kill()
-        found = sunk(folder / "sink")
+        found = pa.concat_tables(pq.read_table(path) for path in sunk(sink))
         assert Counter(found["payload"].to_pylist()) == Counter(text_of(n) for n in range(ALL))
         assert len(set(found["id"].to_pylist())) == ALL
-        partitions = set(found["partition"].to_pylist())
-        assert len(partitions) == (3 if log == "kafka" else 1)
+        assert len(set(found["partition"].to_pylist())) == (3 if log == "kafka" else 1)
