@@ -28,12 +28,13 @@ STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
 DELIVERIES: Final = "deliveries"
 MAX_RANGES: Final = 10_000  # of time, for each shard
 _SOME_RANGES: Final = 48  # where no length is given
-_SHARED: Final = ("url", "api_key", "timeout", "patience")
+_SHARED: Final = ("url", "api_key", "api_key_file", "timeout", "patience")
 _READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
 _READ_DELIVERIES: Final = (*_SHARED, "what", "topic", "page", "startingOffsets", "maxRecordsPerBatch")
 _WRITE: Final = (*_SHARED, "batch", "past", "refused")
 _SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _PAGE, _BATCH = 1_000, 5_000
+_KEY_CHARACTERS: Final = 4_096
 _EARLIEST, _LATEST = -2, -1  # as Spark's Kafka source has them
 _RECORDS: Final = 1_000_000  # in a batch of a stream
 _DOUBLINGS: Final = 16  # of ranges that begin at the one end that is given: the last begins after years
@@ -214,7 +215,18 @@ def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60
 
 
 def _server(values: Mapping[str, str]) -> Server:
-    return server_at(values.get("url"), values.get("api_key"), _seconds(values, "timeout", 60.0))
+    key, path = values.get("api_key"), values.get("api_key_file")
+    if path is not None:
+        if key is not None:
+            raise BadInput("option api_key_file: does not go with api_key")
+        try:
+            with Path(path).open(encoding="ascii") as file:
+                key = file.readline(_KEY_CHARACTERS).strip()
+        except (OSError, ValueError):
+            key = None
+        if not key:
+            raise BadInput(f"option api_key_file: the first line of {path} is no key that can be read here")
+    return server_at(values.get("url"), key, _seconds(values, "timeout", 60.0))
 
 
 def _instant(values: Mapping[str, str], name: str) -> int | None:
