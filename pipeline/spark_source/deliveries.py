@@ -92,7 +92,7 @@ class Deliveries:
 
     def read(self, task: OffsetRanges) -> Iterator[pa.RecordBatch]:
         """A batch for each page."""
-        topic, schema = task.topic, to_arrow_schema(self._schema, timezone="UTC")
+        topic, schema = task.topic, to_arrow_schema(self._schema)
         columns = [_COLUMNS[field.name][1] for field in self._schema]
         firsts = {partition: first for partition, first, _ in task.ranges}
         left = {partition: last for partition, _, last in task.ranges}
