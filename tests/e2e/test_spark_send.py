@@ -131,7 +131,7 @@ def test_what_is_sent_is_found_moved_and_cancelled_by_its_name(spark: SparkSessi
 def test_rows_that_break_a_rule_are_not_sent(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     due, before = now_ms() + HOUR_MS, site.appended()
     bad = spark.createDataFrame(
-        [(None, "x", None, None, None, None, "bad:1"), (due, "x", None, None, None, None, "bad 2"),
+        [(None, "x", None, None, None, None, "bad:1"), (due, "x", None, None, None, None, "bad\n2"),
          (due, "x", None, {"DELAY": "5"}, None, None, "bad:3"), (due, "x", None, None, [" a"], None, "bad:4"),
          (due, "x", None, None, None, None, "bad:5"), (due, "y", None, None, None, None, "bad:5")], SCHEMA,
     )  # fmt: skip
