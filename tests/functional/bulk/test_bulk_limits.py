@@ -24,7 +24,6 @@ from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
 COLUMNS = Columns("due", "body", topic="topic")
-DAY_MS = 86_400_000
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +91,15 @@ def test_the_clock_of_the_server_says_what_is_too_soon(spark: SparkSession, tigh
     assert abs(done.manifest.began - limits.now_ms + 600_000) < 60_000
 
 
-def test_a_driver_whose_clock_is_a_day_ahead_hands_its_files_over(spark: SparkSession, tight: tuple[str, Path]) -> None:
+def test_a_driver_whose_clock_is_a_day_ahead_hands_its_files_over(
+    spark: SparkSession, tight: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its own clock their windows have ended, and the server may have forgotten them."""
     url, stage = tight
-    ahead = replace(BulkRules.of(Server(url).limits()), ahead_ms=-DAY_MS)
-    done = schedule(
-        table(spark), COLUMNS, "ahead", Options(stage), Server(url), rules=ahead, source="t",
-        clock=lambda: int(time.time() * 1000) + DAY_MS,
-    )  # fmt: skip
+    frame, now_s = table(spark), time.time
+    monkeypatch.setattr(time, "time", lambda: now_s() + 86_400)
+    done = schedule(frame, COLUMNS, "ahead", Options(stage), Server(url), source="t")
+    monkeypatch.undo()
     assert (done.manifest.accepted, done.forgotten) == (1, 0)
     handed_at = JobFolder(stage, "ahead").handed_at()
     assert handed_at is not None and abs(handed_at - time.time() * 1000) < 60_000
