@@ -10,13 +10,10 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from duemq.background.loop import Loop
 from duemq.web.request_id import RequestIds
-
-if TYPE_CHECKING:
-    from duemq.web.protocol import HttpConnection
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +40,22 @@ class ConnectionLimits(NamedTuple):
     drain_s: float = 0.0
 
 
+class Connection(Protocol):
+    """What is asked of a connection: see `HttpConnection`. Times are those of the loop, s."""
+
+    transport: asyncio.Transport
+    cycle: object | None
+    since: float
+    head_since: float | None
+    unread_since: float | None
+
+    @property
+    def sends_body(self) -> bool: ...
+    @property
+    def can_ask_again(self) -> bool: ...
+    def close_after_answer(self) -> None: ...
+
+
 class Connections:
     """The connections of one server by what they do now; those that have done it for longest come first."""
 
@@ -51,48 +64,48 @@ class Connections:
         self.draining = False
         self.open_head_bytes = 0  # bytes of heads that are not complete, all together
         self.next_id = RequestIds()  # for answers to what is no request
-        self._new: OrderedDict[HttpConnection, None] = OrderedDict()  # have asked for nothing yet
-        self._idle: OrderedDict[HttpConnection, None] = OrderedDict()
-        self._served: OrderedDict[HttpConnection, None] = OrderedDict()
-        self._unread: OrderedDict[HttpConnection, int] = OrderedDict()  # with the bytes that are unsent
+        self._new: OrderedDict[Connection, None] = OrderedDict()  # have asked for nothing yet
+        self._idle: OrderedDict[Connection, None] = OrderedDict()
+        self._served: OrderedDict[Connection, None] = OrderedDict()
+        self._unread: OrderedDict[Connection, int] = OrderedDict()  # with the bytes that are unsent
         self._unsent = 0
         self._ended: Counter[str] = Counter()  # since the last look, by reason
 
     def __len__(self) -> int:
         return len(self._new) + len(self._idle) + len(self._served)
 
-    def add(self, connection: HttpConnection) -> None:
+    def add(self, connection: Connection) -> None:
         """Where there are too many, one of them is closed: a client that waits for the outcome of a change is not."""
         self._new[connection] = None
         if len(self) > self.limits.connections:
             self._end(self._least_needed(connection), "made room for a new one")
 
-    def remove(self, connection: HttpConnection) -> None:
+    def remove(self, connection: Connection) -> None:
         for group in (self._new, self._idle, self._served):
             group.pop(connection, None)
         self.reads(connection)
 
-    def begin(self, connection: HttpConnection) -> None:
+    def begin(self, connection: Connection) -> None:
         """Count a connection as served from now on."""
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._served[connection] = None
         self._served.move_to_end(connection)  # the next of several requests that were sent at once
 
-    def finish(self, connection: HttpConnection) -> None:
+    def finish(self, connection: Connection) -> None:
         """Count a connection as idle: it has its answer."""
         if connection in self._served:
             del self._served[connection]
             self._idle[connection] = None
 
-    def does_not_read(self, connection: HttpConnection) -> None:
+    def does_not_read(self, connection: Connection) -> None:
         """Where too much is unsent, others that have not read for longer are closed."""
         self.reads(connection)
         self._relieve()
         self._unread[connection] = size = connection.transport.get_write_buffer_size()
         self._unsent += size
 
-    def reads(self, connection: HttpConnection) -> None:
+    def reads(self, connection: Connection) -> None:
         self._unsent -= self._unread.pop(connection, 0)
 
     def failed(self, reason: str) -> None:
@@ -133,7 +146,7 @@ class Connections:
             )
         self._ended.clear()
 
-    def _least_needed(self, newcomer: HttpConnection) -> HttpConnection:
+    def _least_needed(self, newcomer: Connection) -> Connection:
         """First come those that have asked for nothing yet and those that are idle, then those that do not read, then
         those that can ask again.
         """
@@ -153,7 +166,7 @@ class Connections:
                 return connection
         return next((connection for connection in waiting if connection is not newcomer), newcomer)
 
-    def _overdue(self, connection: HttpConnection, now: float) -> str | None:
+    def _overdue(self, connection: Connection, now: float) -> str | None:
         """What the other side has not done in its time."""
         limits, wait_s = self.limits, now - connection.since
         if connection.unread_since is not None and now - connection.unread_since > limits.write_s:
@@ -174,7 +187,7 @@ class Connections:
         while self._unread and self._unsent > self.limits.unsent_bytes:
             self._end(next(iter(self._unread)), "the client does not read its answer, and too much is unsent")
 
-    def _end(self, connection: HttpConnection, reason: str) -> None:
+    def _end(self, connection: Connection, reason: str) -> None:
         self.remove(connection)
         self._ended[reason] += 1
         connection.transport.abort()

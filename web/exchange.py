@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
-
-if TYPE_CHECKING:
-    from duemq.web.protocol import HttpConnection
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 _NO_BODY: Final = frozenset((204, 304))
 
@@ -26,7 +23,7 @@ class Exchange(RequestResponseCycle):
     expected_content_length = 0
     access_log = False
 
-    def __init__(self, connection: HttpConnection, scope: Any, keep_alive: bool, expects_100: bool) -> None:
+    def __init__(self, connection: HttpToolsProtocol, scope: Any, keep_alive: bool, expects_100: bool) -> None:
         self.scope, self.transport, self.flow = scope, connection.transport, connection.flow
         self.logger, self.default_headers = connection.logger, connection.server_state.default_headers
         self.on_response = connection.on_response_complete

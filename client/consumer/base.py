@@ -6,14 +6,19 @@ Plugs: `kafka/log.py` (a group of Kafka's) and, inside a server on the embedded 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from aiokafka.structs import TopicPartition
-
-from duemq.client.consumer.kafka.assignors import Mismatch
 from duemq.client.consumer.message import Message, Record
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.client.consumer.work.done_ranges import Ranges
+
+
+class Partition(NamedTuple):
+    """A partition of a topic. aiokafka's `TopicPartition` is the same tuple, and equals it."""
+
+    topic: str
+    partition: int
 
 
 class FetchPosition(NamedTuple):
@@ -25,7 +30,25 @@ class FetchPosition(NamedTuple):
     done: Ranges = ()
 
 
-PartitionsMoved = Callable[[Collection[TopicPartition]], Awaitable[None]]
+@dataclass(frozen=True, slots=True, order=True)
+class Mismatch:
+    """A member that does not subscribe to what most do. `member` is its id, which begins with its client id (or its
+    `group_instance_id`). Tags as a filter is written; None: not subscribed to the topic."""
+
+    member: str
+    topic: str
+    expected_tags: str | None
+    found_tags: str | None
+
+    def __str__(self) -> str:
+        actual, expected = (
+            "does not subscribe" if tags is None else f"subscribes with tags {tags!r}"
+            for tags in (self.found_tags, self.expected_tags)
+        )
+        return f"member {self.member} {actual} to topic {self.topic}; most of the group {expected}"
+
+
+PartitionsMoved = Callable[[Collection[Partition]], Awaitable[None]]
 
 
 class MessageSource(Protocol):
@@ -33,15 +56,15 @@ class MessageSource(Protocol):
 
     async def start(self) -> None: ...
 
-    async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
+    async def pull(self, timeout_ms: int, most: int) -> dict[Partition, list[Any]]:
         """Up to `most` records (`message.Record`) by partition, after `timeout_ms` at the latest."""
         ...
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
+    def hold(self, partitions: Collection[Partition]) -> None:
         """Pull nothing of these, and of all others again."""
         ...
 
-    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+    def rewind(self, partition: Partition, offset: int) -> bool:
         """Have the next pull of a partition start at an offset that was pulled before. False if the source has no place
         of the partition now."""
         ...
@@ -50,19 +73,19 @@ class MessageSource(Protocol):
         """Called now and then while nothing is pulled."""
         ...
 
-    def partitions(self) -> frozenset[TopicPartition]:
+    def partitions(self) -> frozenset[Partition]:
         """The partitions this member has: none while they move."""
         ...
 
-    async def position(self, partition: TopicPartition) -> int | None:
+    async def position(self, partition: Partition) -> int | None:
         """Where the next pull of a partition starts; None where that is not known just now."""
         ...
 
-    def done(self, partition: TopicPartition) -> Ranges:
+    def done(self, partition: Partition) -> Ranges:
         """What is done behind the place where a partition is pulled from first, as it was stored."""
         ...
 
-    def end(self, partition: TopicPartition) -> int | None:
+    def end(self, partition: Partition) -> int | None:
         """Behind the last record of a partition, as far as it is known without asking."""
         ...
 
@@ -71,7 +94,7 @@ class MessageSource(Protocol):
         the record at an offset. Empty where that is not known."""
         ...
 
-    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
+    async def save(self, places: Mapping[Partition, FetchPosition]) -> Collection[Partition]:
         """Store these. Gives the partitions whose places are durable now."""
         ...
 
@@ -86,7 +109,7 @@ class MessageSource(Protocol):
 class Watcher(Protocol):
     """Is told what comes and what has ended, in any partition. What is taken away with a partition ends in silence."""
 
-    def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
+    def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
         """Records come, in the order of their offsets, before their handlers. Below `start` none comes again. `log_id`:
         see `MessageSource`."""
         ...

@@ -22,13 +22,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from aiokafka.structs import TopicPartition
-
 from duemq.background.stray_cancellation import own_cancellation_only
-from duemq.client.consumer.base import ConsumerLog, FetchPosition, MessageSource, Watcher
+from duemq.client.consumer.base import ConsumerLog, FetchPosition, MessageSource, Mismatch, Partition, Watcher
 from duemq.client.consumer.ending import within
-from duemq.client.consumer.kafka.assignors import Mismatch
-from duemq.client.consumer.kafka.log import KafkaLog
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.failures import verdict
@@ -39,7 +35,8 @@ from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.room import Room
 from duemq.client.consumer.work.routes import FORMER, Routes
 from duemq.client.consumer.work.tags import ALL, TagFilter
-from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
+from duemq.client.consumer.work.work import Route, Work
+from duemq.client.consumer.work.worker_pool import Lanes
 from duemq.model.errors import Rejected
 from duemq.model.group_topics import checked_group, retry_topic
 
@@ -88,11 +85,15 @@ class Consumer:
         self._counts: Counter[tuple[str, str]] = Counter()
         self.mismatches: tuple[Mismatch, ...] = ()
         """Members of the group that subscribe to something else, as the leader said when partitions were last given."""
-        self._log = log or KafkaLog(group, bootstrap, self.options)
+        if log is None:
+            from duemq.client.consumer.kafka.log import KafkaLog  # a consumer of another log needs no Kafka client
+
+            log = KafkaLog(group, bootstrap, self.options)
+        self._log = log
         self._watcher = watcher
         self._retry = retry_topic(group)
         self._routes = Routes()
-        self._books: dict[TopicPartition, Book] = {}
+        self._books: dict[Partition, Book] = {}
         self._lanes = Lanes(self, self.options.concurrency, self.options.keys_at_once)
         self._in_place = self.options.ordered or self.options.broadcasting
         self._room = Room(self.options, self._in_place)
@@ -156,7 +157,7 @@ class Consumer:
         return Counter(dict(self._counts)) + Counter(done)  # a copy at once: metrics are read in another thread
 
     @property
-    def places(self) -> dict[TopicPartition, FetchPosition]:
+    def places(self) -> dict[Partition, FetchPosition]:
         """The fetch positions of the partitions this member has."""
         return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
 
@@ -281,7 +282,7 @@ class Consumer:
 
     # --- partitions -----------------------------------------------------------------------------------------------
 
-    async def _gained(self, partitions: Collection[TopicPartition]) -> None:
+    async def _gained(self, partitions: Collection[Partition]) -> None:
         log.info("consumer of group %s has %d partitions", self.group, len(partitions), extra={"action": "assigned"})
         self._moved.set()
 
@@ -290,7 +291,7 @@ class Consumer:
             log.warning("group %s subscribes to different things: %s", self.group, each, extra={"action": "mismatch"})
         self.mismatches = tuple(mismatches)
 
-    async def _lost(self, partitions: Collection[TopicPartition]) -> None:
+    async def _lost(self, partitions: Collection[Partition]) -> None:
         books = {each: book for each in partitions if (book := self._books.pop(each, None)) is not None}
         self._lanes.release(books.values())
         leaving = asyncio.create_task(self._leave(books), name="partitions that go")
@@ -298,7 +299,7 @@ class Consumer:
         leaving.add_done_callback(self._leaving.discard)
         await asyncio.shield(leaving)
 
-    async def _leave(self, books: Mapping[TopicPartition, Book]) -> None:
+    async def _leave(self, books: Mapping[Partition, Book]) -> None:
         now = asyncio.get_running_loop().time
         until = now() + self.options.stop_s
         if not await self._lanes.finish(books.values(), self.options.stop_s):
@@ -320,7 +321,7 @@ class Consumer:
     # --- pulling --------------------------------------------------------------------------------------------------
 
     async def _pull(self, source: MessageSource) -> None:
-        holding: frozenset[TopicPartition] = frozenset()
+        holding: frozenset[Partition] = frozenset()
         now = asyncio.get_running_loop().time
         last_s = now()
         while True:
@@ -347,7 +348,7 @@ class Consumer:
             self._moved.set()
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
 
-    def _read_again(self, source: MessageSource) -> frozenset[TopicPartition]:
+    def _read_again(self, source: MessageSource) -> frozenset[Partition]:
         """Read partitions again for keys that are free now. Gives partitions that have set aside all they may."""
         with_aside = {partition: book for partition, book in self._books.items() if book.aside}
         if not with_aside:
@@ -372,7 +373,7 @@ class Consumer:
         all that was fetched before Kafka went away would be done meanwhile, and again once it is back."""
         return sum(book.unsaved for book in self._books.values()) >= self.options.max_in_hand
 
-    def _take(self, partition: TopicPartition, records: list[Any]) -> None:
+    def _take(self, partition: Partition, records: list[Any]) -> None:
         book = self._book(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
@@ -409,7 +410,7 @@ class Consumer:
         self._counts[partition.topic, "skipped"] += skipped
         self._lanes.put(works)
 
-    def _book(self, partition: TopicPartition, start: int) -> Book:
+    def _book(self, partition: Partition, start: int) -> Book:
         """The book of a partition. `start`: where it begins, if it begins just now."""
         if (book := self._books.get(partition)) is None:
             assert self._source is not None
@@ -519,7 +520,7 @@ class Consumer:
                 if not len(book):
                     book.pull = max(book.pull, position)
 
-    async def _save(self, source: MessageSource, books: Mapping[TopicPartition, Book]) -> None:
+    async def _save(self, source: MessageSource, books: Mapping[Partition, Book]) -> None:
         async with self._saving:
             moved = {
                 partition: (book, place, book.unsaved)

@@ -11,9 +11,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-
 from duemq.client.consumer.retry.headers import ERRORS
 from duemq.client.consumer.retry.policy import Levels, Policy
 from duemq.model.errors import Rejected
@@ -111,7 +108,7 @@ class ConsumerOptions:
             raise Rejected("bad_option", f"start is {self.start!r}; it is first, last or a time", "start")
         if isinstance(self.start, datetime) and self.start.utcoffset() is None:
             raise Rejected("bad_option", f"start has no zone: {self.start}; add tzinfo, such as datetime.UTC", "start")
-        names = frozenset[str]().union(*(_option_names(kind) for kind in _CLIENTS))
+        names = _all_option_names() if self.kafka else frozenset[str]()
         for name in self.kafka:
             if name in _OWN:
                 raise Rejected("bad_option", f"kafka has {name!r}, which a consumer decides itself", "kafka")
@@ -151,7 +148,12 @@ class ConsumerOptions:
         return {name: value for name, value in self.kafka.items() if name in names}
 
 
-_CLIENTS: Final[tuple[type, ...]] = (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
+def _all_option_names() -> frozenset[str]:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # a consumer of another log needs no Kafka client
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    clients = (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
+    return frozenset().union(*map(_option_names, clients))
 
 
 def _option_names(client: type) -> frozenset[str]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from duemq.cluster.shard_reader import MessageState, Query, SearchPart
+from duemq.model.ended import EndedMessage
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import due_of
 from duemq.model.place import PLACE_BYTES, key_at
 from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.terms import key_hash, label_hash
 from duemq.storage.shard.store import ShardStore
-
-if TYPE_CHECKING:
-    from duemq.delay.reads.shard_reads import Reads
 
 _TOGETHER = 50  # rows read together
 _LOOK_AT = 2_000  # entries looked at by one call
@@ -31,10 +29,18 @@ def hash_for(query: Query) -> bytes | None:
     return None if query.label is None else label_hash(query.label.encode())
 
 
+class RowReader(Protocol):
+    """Reads the rows that the index leads to: `Reads`."""
+
+    async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]: ...
+    def match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None: ...
+    def check_store(self, store: ShardStore) -> None: ...
+
+
 class IndexedReads:
     """Searches of one shard's index."""
 
-    def __init__(self, reads: Reads, store: ShardStore) -> None:
+    def __init__(self, reads: RowReader, store: ShardStore) -> None:
         self._reads, self._store = reads, store
 
     async def newest(self, query: Query, after: bytes) -> SearchPart:

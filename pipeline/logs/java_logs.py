@@ -15,8 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from duemq.model.errors import Unavailable
-from duemq.pipeline.logs.kafka import JAVA, Kafka, client
-from duemq.pipeline.logs.ranges import CONFIGURED, EARLIEST
+from duemq.pipeline.logs.kafka import CONFIGURED, EARLIEST, JAVA, Kafka, client
 
 _ADMIN: Final = "org.apache.kafka.clients.admin."
 _COMMON: Final = "org.apache.kafka.common."

@@ -18,6 +18,11 @@ from duemq.model.topic_names import TopicNames
 
 VARIABLES: Final = "DUEMQ_KAFKA__"  # what the environment variables of duemq's section [kafka] begin with
 JAVA: Final = "kafka."  # what the names of options for Java's client begin with
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Times that stand for where a log begins and ends, in requests for offsets."""
+CONFIGURED: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""The settings of a topic that `ranges.Retention` is made of."""
 _FIELDS: Final = {
     "protocol": "protocol", "mechanism": "mechanism", "user": "user", "password": "password", "ca_file": "ca",
     "cert_file": "cert", "key_file": "key",

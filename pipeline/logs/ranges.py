@@ -12,7 +12,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
@@ -25,16 +25,12 @@ from duemq.model.errors import Unavailable
 from duemq.model.names import PURGES
 from duemq.model.topic_names import TopicNames
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.logs.kafka import JavaKafka, Kafka, options_of
+from duemq.pipeline.logs.kafka import CONFIGURED, EARLIEST, LATEST, JavaKafka, Kafka, options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 _LOOK_S = 0.05
-CONFIGURED: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
-"""What `Retention` is made of."""
 
 T = TypeVar("T")
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
 
 from duemq.model.access import Scope
-from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter
+from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter, Service
 from duemq.proxy.console.assets import get_asset
 from duemq.proxy.console.live import get_live
 from duemq.proxy.console.pages import (
@@ -52,7 +54,11 @@ def _form(path: str, handler: Handler, summary: str, scope: Scope | None) -> End
     )
 
 
-CONSOLE_ENDPOINTS: Final = (
+async def _get_trail(service: Service, request: Request) -> Response:
+    return await trail.get_trail(service, request, CONSOLE_ENDPOINTS)
+
+
+CONSOLE_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _page("/assets/{name}", get_asset, "A script or style sheet", scope=None),
     _page("/live", get_live, "Values of the overview as they change"),
     _page("/login", login.get_login, "Log in", "next", None),
@@ -100,6 +106,6 @@ CONSOLE_ENDPOINTS: Final = (
     _form("/keys", keys.post_key, "Make an API key", Scope.ADMIN),
     _form("/keys/{id}:rotate", keys.post_rotate, "Give an API key a new text", Scope.ADMIN),
     _form("/keys/{id}:revoke", keys.post_revoke, "Revoke an API key", Scope.ADMIN),
-    _page("/trail", trail.get_trail, "Who did or was denied what", "cursor", Scope.ADMIN),
+    _page("/trail", _get_trail, "Who did or was denied what", "cursor", Scope.ADMIN),
     _form("/cluster/nodes/{node}:resume", cluster.post_resume, "Let a drained node take part again", Scope.OPERATE),
 )  # fmt: skip

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from aiokafka.structs import TopicPartition
-
 from duemq.background.loop import Loop
 from duemq.background.outage import Outage
 from duemq.bus.base import Bus, TopicInfo
-from duemq.client.consumer.base import FetchPosition, PartitionsMoved
+from duemq.client.consumer.base import FetchPosition, Partition, PartitionsMoved
 from duemq.client.consumer.work.done_ranges import Ranges
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.names import group_cursor
@@ -58,11 +56,11 @@ class EmbeddedSource:
         self._bus, self._group, self._topics, self._log_id = bus, group, topics, log_id
         self._cursor = group_cursor(group)
         self._gained, self._lost = gained, lost
-        self._next: dict[TopicPartition, int] = {}  # what is read next
-        self._stored: dict[TopicPartition, FetchPosition] = {}
+        self._next: dict[Partition, int] = {}  # what is read next
+        self._stored: dict[Partition, FetchPosition] = {}
         self._grown = asyncio.Event()
         self._dirty: dict[str, None] = {}  # topics that may have more, the one looked at last at the end
-        self._held_partitions: frozenset[TopicPartition] = frozenset()
+        self._held_partitions: frozenset[Partition] = frozenset()
         self._watching: list[asyncio.Task[None]] = []
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
 
@@ -71,7 +69,7 @@ class EmbeddedSource:
             loop = Loop("topic", partial(self._watch, topic), topic, level=logging.DEBUG)  # `pull` meets the same
             self._watching.append(asyncio.create_task(loop.run(), name=f"watch {topic}"))
 
-    async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
+    async def pull(self, timeout_ms: int, most: int) -> dict[Partition, list[Any]]:
         if not self._dirty:
             self._grown.clear()
             try:
@@ -79,7 +77,7 @@ class EmbeddedSource:
                     await self._grown.wait()
             except TimeoutError:
                 return {}
-        pulled: dict[TopicPartition, list[Any]] = {}
+        pulled: dict[Partition, list[Any]] = {}
         try:
             for topic in list(self._dirty):
                 del self._dirty[topic]
@@ -95,18 +93,18 @@ class EmbeddedSource:
             self._pulls.note_success()
         return pulled
 
-    async def _pull_topic(self, topic: str, most: int, pulled: dict[TopicPartition, list[Any]]) -> int:
+    async def _pull_topic(self, topic: str, most: int, pulled: dict[Partition, list[Any]]) -> int:
         """Read the partitions of a topic. How many records came: where there are some, there may be more."""
         bus = self._bus()
         info = await bus.topic(topic)
         if info is None:
             return 0
-        if TopicPartition(topic, info.partitions - 1) not in self._next:
+        if Partition(topic, info.partitions - 1) not in self._next:
             await self._begin(bus, info)
         count = 0
         share = max(most // max(info.partitions, 1), 1)
         for number in range(info.partitions):
-            partition = TopicPartition(topic, number)
+            partition = Partition(topic, number)
             if partition in self._held_partitions:  # `hold` marks its topic again
                 continue
             records = await bus.read(topic, number, self._next[partition], share, _READ_BYTES)
@@ -129,7 +127,7 @@ class EmbeddedSource:
         new = {
             partition: place
             for number, place in enumerate(places)
-            if (partition := TopicPartition(topic, number)) not in self._next
+            if (partition := Partition(topic, number)) not in self._next
         }
         self._stored |= new
         self._next |= {partition: place.commit for partition, place in new.items()}
@@ -150,11 +148,11 @@ class EmbeddedSource:
         for topic in self._topics:
             self._mark(topic)
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
+    def hold(self, partitions: Collection[Partition]) -> None:
         self._held_partitions = frozenset(partitions)
         self._mark_all()
 
-    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+    def rewind(self, partition: Partition, offset: int) -> bool:
         self._next[partition] = offset
         self._mark(partition.topic)
         return True
@@ -162,16 +160,16 @@ class EmbeddedSource:
     async def idle(self) -> None:
         """Nobody waits for a sign of life here."""
 
-    def partitions(self) -> frozenset[TopicPartition]:
+    def partitions(self) -> frozenset[Partition]:
         return frozenset(self._next)
 
-    async def position(self, partition: TopicPartition) -> int | None:
+    async def position(self, partition: Partition) -> int | None:
         return self._next.get(partition)
 
-    def done(self, partition: TopicPartition) -> Ranges:
+    def done(self, partition: Partition) -> Ranges:
         return self._stored[partition].done
 
-    def end(self, partition: TopicPartition) -> int | None:
+    def end(self, partition: Partition) -> int | None:
         try:
             return self._bus().reach(partition.topic, partition.partition)
         except Unavailable:
@@ -180,7 +178,7 @@ class EmbeddedSource:
     def log_id(self, topic: str) -> str:
         return self._log_id
 
-    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
+    async def save(self, places: Mapping[Partition, FetchPosition]) -> Collection[Partition]:
         stored = {**self._stored, **places}
         try:
             bus = self._bus()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from functools import lru_cache
@@ -14,6 +13,7 @@ from duemq.client.consumer.retry.headers import Header, Headers
 from duemq.model.destinations.destination import Credentials
 from duemq.model.destinations.http import HttpOptions
 from duemq.model.destinations.http_headers import legal_value, of_messages, plain
+from duemq.relay.headers_json import headers_json
 from duemq.relay.http.cloudevents import STRUCTURED_TYPE, binary_headers, structured_body
 from duemq.relay.http.signature import Signer
 from duemq.relay.http.template import body_template, header_template
@@ -112,18 +112,6 @@ class RequestFormat:
     def _may_be_header(self, name: str) -> bool:
         read = plain(name)
         return of_messages(name) and read not in self._taken and (not self._allowed or read in self._allowed)
-
-
-def headers_json(headers: Headers) -> str:
-    """All headers of a message in their order, as ASCII: `[name, text]`, or `[name, base64, "base64"]` where the value
-    is no UTF-8, or `[name, null]`."""
-    pairs: list[list[str | None]] = []
-    for name, data in headers:
-        try:
-            pairs.append([name, None if data is None else data.decode()])
-        except UnicodeDecodeError:
-            pairs.append([name, b64encode(data or b"").decode(), "base64"])
-    return json.dumps(pairs, separators=(",", ":"))
 
 
 @lru_cache(1_000)

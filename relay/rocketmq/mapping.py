@@ -15,7 +15,7 @@ from duemq.client.consumer.retry.headers import Headers
 from duemq.model.destinations.rocketmq import NAMES, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
 from duemq.model.destinations.template import LABEL, fill, parse_name
 from duemq.relay.base import Reply, Result
-from duemq.relay.http.request import headers_json
+from duemq.relay.headers_json import headers_json
 
 EMPTY_BODY: Final = b"\x00"
 """RocketMQ has no empty bodies."""

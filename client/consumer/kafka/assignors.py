@@ -22,6 +22,7 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
+from duemq.client.consumer.base import Mismatch
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.election.allocation import STRATEGIES, StrategyName
 from duemq.election.base import Member
@@ -46,24 +47,6 @@ class Seat:
     topics: frozenset[str]
     rack: str = ""
     tags: Mapping[str, str] | None = field(default=None, hash=False)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Mismatch:
-    """A member that does not subscribe to what most do. `member` is its id, which begins with its client id (or its
-    `group_instance_id`). Tags as a filter is written; None: not subscribed to the topic."""
-
-    member: str
-    topic: str
-    expected_tags: str | None
-    found_tags: str | None
-
-    def __str__(self) -> str:
-        actual, expected = (
-            "does not subscribe" if tags is None else f"subscribes with tags {tags!r}"
-            for tags in (self.found_tags, self.expected_tags)
-        )
-        return f"member {self.member} {actual} to topic {self.topic}; most of the group {expected}"
 
 
 OnMismatch = Callable[[Sequence[Mismatch]], None]

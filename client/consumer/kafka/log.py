@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from duemq.bus.kafka.clients import new_consumer
-from duemq.client.consumer.base import PartitionsMoved
-from duemq.client.consumer.kafka.assignors import Mismatch, assignor
+from duemq.client.consumer.base import Mismatch, PartitionsMoved
+from duemq.client.consumer.kafka.assignors import assignor
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.kafka.topics import prepare

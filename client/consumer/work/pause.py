@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from duemq.client.consumer.retry.policy import Pause, pause_s
-
-if TYPE_CHECKING:
-    from duemq.client.consumer.work.worker_pool import Work
+from duemq.client.consumer.work.work import Work
 
 
 class Pauses:

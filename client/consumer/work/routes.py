@@ -5,7 +5,7 @@ from __future__ import annotations
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Reject
 from duemq.client.consumer.work.tags import TagFilter
-from duemq.client.consumer.work.worker_pool import Route
+from duemq.client.consumer.work.work import Route
 
 
 class Routes:

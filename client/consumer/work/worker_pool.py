@@ -13,39 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.pause import Pauses
+from duemq.client.consumer.work.work import Work
 
 _WATCH_S = 0.05
 _KEPT = 4  # messages that wait in memory for a key that fails
-
-
-@dataclass(slots=True, eq=False)
-class Route:
-    """A handler, how long it may take for one message (s), and how many it has done.
-
-    `queued`: whether it has not begun with a message yet, where handlers wait for a thread: that time is not theirs.
-    """
-
-    handler: Callable[[Message], Awaitable[object]]
-    timeout_s: float
-    queued: Callable[[Message], bool] | None = None
-    done: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """A message in hand, of so many bytes. `key`: what it shares its turn with; None where it shares none."""
-
-    message: Message
-    route: Route
-    book: Book
-    offset: int
-    size: int = 0
-    key: Hashable = None
-    holds_key: bool = False
 
 
 class Owner(Protocol):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Protocol, Self, Unpack
 
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.handle import Handle
 from duemq.client.http.requests import When
 from duemq.client.http.values import Cancelled, MessageState
 
-if TYPE_CHECKING:
-    from duemq.client.http.aio.client import AsyncClient
+
+class Changes(Protocol):
+    """What a message asks of its client: see `AsyncClient`."""
+
+    async def get(self, message_id: str) -> AsyncMessage: ...
+    async def cancel(self, message_id: str, *, wait_s: float) -> Cancelled: ...
+    async def reschedule(self, message_id: str, *, shift_expiry: bool, **when: Unpack[When]) -> AsyncMessage: ...
+    async def deliver_now(self, message_id: str) -> AsyncMessage: ...
 
 
 class AsyncMessage(Handle):
     """A message on the server, with what can be done to it."""
 
-    def __init__(self, client: AsyncClient, state: MessageState) -> None:
+    def __init__(self, client: Changes, state: MessageState) -> None:
         super().__init__(state)
         self._client = client
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.checks import answers, checksums, expected, letters, names, places
+from duemq.pipeline.audit.evidence import Gathered, Judged
 from duemq.pipeline.audit.imported import AuditedFile
 from duemq.pipeline.audit.window import Finding
 from duemq.pipeline.logs.logs import BUFFER
-
-if TYPE_CHECKING:
-    from duemq.pipeline.audit.job import Gathered, Judged
 
 DOUBTS: Final = {
     "answers": "commands of plain clients name an id and were called unknown or malformed: whether the id was genuine "

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from aiokafka.structs import TopicPartition
-
+from duemq.client.consumer.base import Partition
 from duemq.client.consumer.message import Message, Record
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
@@ -57,7 +56,7 @@ class StreamOutlet:
 
     # --- what the consumer tells ----------------------------------------------------------------------------------
 
-    def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
+    def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
         """See `Watcher`."""
         if log_id:  # else records of another log might have the same offsets
             log_id = f"{log_id}/{self._start_id}"

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.checks import expected
-from duemq.pipeline.audit.job import Gathered, conclude
+from duemq.pipeline.audit.evidence import Gathered
+from duemq.pipeline.audit.job import conclude
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs import decode
 from tests.support.audit.audit_site import Past

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.audit.job import Extent, Gathered, conclude, files_of, judge
+from duemq.pipeline.audit.evidence import Extent, Gathered
+from duemq.pipeline.audit.job import conclude, files_of, judge
 from tests.support.audit.audit_faults import FAULTS, TOGETHER, Failpoint
 from tests.support.audit.audit_site import IMPORTED
 from tests.support.audit.audit_worlds import Found, Worlds

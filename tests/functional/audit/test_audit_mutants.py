@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit import violations
 from duemq.pipeline.audit.checks import answers, places, run
-from duemq.pipeline.audit.job import Gathered, Judged, files_of, judge
+from duemq.pipeline.audit.evidence import Gathered, Judged
+from duemq.pipeline.audit.job import files_of, judge
 from tests.support.audit.audit_faults import FAULTS
 from tests.support.audit.audit_worlds import ELSEWHERE, World, Worlds, one_of
 from tests.support.spark.spark_site import spark_tests

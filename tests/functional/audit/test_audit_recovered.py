@@ -11,7 +11,8 @@ from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer, Entry
 from duemq.model.record import pack_record
 from duemq.pipeline.audit import window
-from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, _notes, conclude
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
+from duemq.pipeline.audit.job import AuditResult, _notes, conclude
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.logs import decode
 from duemq.pipeline.logs.logs import entries as read_entries

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit import window
-from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
+from duemq.pipeline.audit.job import AuditResult, conclude
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.logs import decode
 from tests.support.spark.log_frames import frame_of

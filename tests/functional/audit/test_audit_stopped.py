@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.pipeline.audit import sums, window
-from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
+from duemq.pipeline.audit.job import AuditResult, conclude
 from duemq.pipeline.logs import decode
 from duemq.pipeline.logs.ranges import TopicRange
 from tests.functional.audit.test_audit_review import LAST, Row, T, entry, record, schedule

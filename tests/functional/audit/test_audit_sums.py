@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from duemq.model.key import checksum, make_key
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit import sums
-from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude, judge
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
+from duemq.pipeline.audit.job import AuditResult, conclude, judge
 from duemq.pipeline.audit.window import windows
 from duemq.pipeline.logs import decode
 from duemq.pipeline.logs.ranges import TopicRange

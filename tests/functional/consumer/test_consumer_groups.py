@@ -11,7 +11,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.client.consumer.kafka.assignors import Mismatch, assignor
+from duemq.client.consumer.base import Mismatch
+from duemq.client.consumer.kafka.assignors import assignor
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.election.allocation import StrategyName
 from tests.functional.kafka.kafka_bus import WITHIN_S, new_topic

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.message import Draft
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.audit.job import Frames, Gathered, gathered
+from duemq.pipeline.audit.evidence import Frames, Gathered
+from duemq.pipeline.audit.job import gathered
 from duemq.pipeline.logs import decode
 from tests.e2e.server import Server, wait_for
 from tests.support.servers.real_servers import need_servers

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.model.ids import DIRECT
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.ledger import Answer, OutcomeCounts
-from duemq.pipeline.audit.job import Extent, Frames, Gathered
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.window import ShardWindow
 from duemq.pipeline.logs import decode
 from tests.support.audit.audit_site import SHARDS

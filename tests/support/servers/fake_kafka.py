@@ -11,7 +11,7 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from duemq.pipeline.logs import ranges
-from duemq.pipeline.logs.ranges import EARLIEST, LATEST
+from duemq.pipeline.logs.kafka import EARLIEST, LATEST
 
 
 @dataclass

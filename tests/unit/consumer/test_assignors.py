@@ -13,7 +13,8 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.client.consumer.kafka.assignors import Mismatch, Seat, assignor, mismatches, shares
+from duemq.client.consumer.base import Mismatch
+from duemq.client.consumer.kafka.assignors import Seat, assignor, mismatches, shares
 from duemq.election.allocation import StrategyName
 from duemq.model.errors import Rejected
 

@@ -10,7 +10,8 @@ import pytest
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import Book
-from duemq.client.consumer.work.worker_pool import Lanes, Route
+from duemq.client.consumer.work.work import Route
+from duemq.client.consumer.work.worker_pool import Lanes
 from tests.unit.consumer.test_worker_pool import Owner, running, works
 
 pytestmark = pytest.mark.anyio

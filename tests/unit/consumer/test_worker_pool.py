@@ -11,7 +11,8 @@ import pytest
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import Book
-from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
+from duemq.client.consumer.work.work import Route, Work
+from duemq.client.consumer.work.worker_pool import Lanes
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio

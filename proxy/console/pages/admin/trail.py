@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
-from duemq.proxy.api.endpoint import Service, route_path
+from duemq.proxy.api.endpoint import Endpoint, Service, route_path
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.forms import given
@@ -26,15 +26,14 @@ _PAGES: Final = {
 _PATH: Final = re.compile(r"(?:[A-Z]+ )?/v1/(\w+)(?:/([^/: ,]+))?(?::[a-z-]+)?((?: [^ ,/]+)*)")
 
 
-async def get_trail(service: Service, request: Request) -> Response:
-    from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS  # which names this page
-
+async def get_trail(service: Service, request: Request, pages: Iterable[Endpoint]) -> Response:
+    """`pages`: the endpoints of the console, which the trail may name."""
     fields = read_query(request, ("cursor",))
     page = await call_api(service, request, "GET", "/v1/trail", {"limit": "100", **given(fields, "cursor")})
     names = {}
     if service.access.keys is not None:
         names = {key.id: key.name for key in service.access.keys.by_id.values()}
-    summaries = {f"{one.method} {one.path}": one.summary for one in (*ENDPOINTS, *CONSOLE_ENDPOINTS)}
+    summaries = {f"{one.method} {one.path}": one.summary for one in (*ENDPOINTS, *pages)}
     entries = [
         one
         | {"links": list(_links(one["target"])), "summary": _summary(one["target"]) or summaries.get(one["action"], "")}
