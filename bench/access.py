@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.topics.internal_topics import create_logs
 from duemq.proxy.access import Access
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.login.tokens import Issuer

@@ -81,9 +81,9 @@ def _bench(steps: "list[Step]", common: Common) -> None:
 
     from rich.console import Console
 
+    from duemq.bench.base.workers import WorkerError
     from duemq.bench.harness.harness import Setup
     from duemq.bench.harness.progress_bar import Screen
-    from duemq.bench.harness.workers import WorkerError
     from duemq.bench.plans import plan
     from duemq.bench.report import report
     from duemq.bench.report.plot import write_plot

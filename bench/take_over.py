@@ -13,9 +13,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.record import pack_record
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER, committer_name
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.messages.record import pack_record
 
 _TOPICS = frozenset(("orders", "bills", "mails"))  # that the shards deliver to
 _AT_ONCE = 100  # partitions of a topic of others

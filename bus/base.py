@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from duemq.model.errors import DuemqError, Fatal, LogFailed, Rejected, Unavailable
-from duemq.model.names import CursorName
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.names import CursorName
+from duemq.model.messages.record import Partition, StoredRecord
 from duemq.model.scope import Scope
 
 
@@ -41,7 +41,7 @@ class UnknownTopic(Rejected):
 class WriteRefused(Unavailable):
     """A topic does not take its part of a commit, of which nothing was written, or cannot be made.
 
-    `reason`: in a word or two (`cluster/topic_states.py` has those that duemq knows); the message says it in a
+    `reason`: in a word or two (`cluster/topics/topic_states.py` has those that duemq knows); the message says it in a
     sentence.
     """
 

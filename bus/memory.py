@@ -29,8 +29,8 @@ from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
-from duemq.model.names import MAX_READERS, PURGES, CursorName, group_cursor, reader_of
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.names import MAX_READERS, PURGES, CursorName, group_cursor, reader_of
+from duemq.model.messages.record import Partition, StoredRecord
 
 
 @dataclass

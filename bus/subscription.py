@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 _Target = tuple[str, int | None]
 

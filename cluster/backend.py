@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from duemq.bus.base import Bus
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.progress import Progress
-from duemq.cluster.shard_reader import ShardReader
-from duemq.cluster.topic_states import TopicStates
-from duemq.cluster.view import Operator
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.shards.shard_reader import ShardReader
+from duemq.cluster.shards.view import Operator
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.model.errors import Rejected
-from duemq.model.ids import IdCodec
+from duemq.model.messages.ids import IdCodec
 from duemq.model.readiness import Readiness
 
 DISK_FULL_RETRY_S = 10

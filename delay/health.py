@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from duemq.bus.base import Bus
-from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.clocks.clock_watch import ClockWatch
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.shard.shard import Shard
 from duemq.delay.states import EFFECTS, Condition
 from duemq.election.base import NodeHealth, NodeState

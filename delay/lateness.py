@@ -16,8 +16,8 @@ import numpy.typing as npt
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.samples import Exemplar, Sample
 
-from duemq.model.key import due_of, dues_of
-from duemq.model.row import id_of
+from duemq.model.messages.key import due_of, dues_of
+from duemq.model.messages.row import id_of
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EXAMPLE_MS = 1000  # a bucket keeps its example so long: finding ids has a price

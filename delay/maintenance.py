@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import INTERNAL
+from duemq.cluster.topics.internal_topics import INTERNAL
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.metrics import DiskGauges
 from duemq.delay.shard.shard import Shard

@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from duemq.cluster.topic_states import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TOPIC
+from duemq.cluster.topics.topic_states import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TOPIC
 from duemq.delay.core.disk_watermarks import Watermark
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.model.disk_use import DiskUse
-from duemq.model.ledger import Answer, Entry
-from duemq.storage.imports.records import IMPORTED, REJECTED
+from duemq.model.log.ledger import Answer, Entry
+from duemq.storage.shard.records import IMPORTED, REJECTED
 
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
 _TOPICS = 1_000  # with their lateness, 80 KiB each; of more, those that got something last

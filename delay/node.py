@@ -23,11 +23,11 @@ from prometheus_client import CollectorRegistry
 from duemq.background.loop import Loop
 from duemq.background.stray_cancellation import StrayCancellation, own_cancellation_only
 from duemq.bus.base import Bus
-from duemq.cluster.blocked import BlockedCollector, blocked_shards
-from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
-from duemq.cluster.internal_topics import create_logs
-from duemq.cluster.own_logs import CHECK_S
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.clocks.clock_watch import EVERY_S, ClockCollector, ClockWatch
+from duemq.cluster.topics.blocked import BlockedCollector, blocked_shards
+from duemq.cluster.topics.internal_topics import create_logs
+from duemq.cluster.topics.own_logs import CHECK_S
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
@@ -55,12 +55,12 @@ from duemq.model.errors import (
     Unavailable,
     first_of,
 )
-from duemq.model.ids import IdCodec
+from duemq.model.messages.ids import IdCodec
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.scope import Scope
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.progress import Progress
-from duemq.cluster.shard_reader import ShardReader
-from duemq.cluster.topic_states import TopicStates
-from duemq.cluster.view import Operator, cluster_json
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.shards.shard_reader import ShardReader
+from duemq.cluster.shards.view import Operator, cluster_json
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.figures import FiguresSource
 from duemq.delay.node import Node
 from duemq.delay.reads.local_reader import LocalReader

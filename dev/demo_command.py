@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duemq.cli.run import startup
+from duemq.cli.wiring import startup
 
 
 def demo(data: startup.Data = None, listen: startup.Listen = None, log_level: startup.LogLevel = "warning") -> None:

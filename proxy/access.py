@@ -13,10 +13,10 @@ from starlette.types import Scope as RequestScope
 
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.model.access import EVERYTHING, Grant, Scope, id_of
-from duemq.model.caller import SETTINGS
+from duemq.model.callers.access import EVERYTHING, Grant, Scope, id_of
+from duemq.model.callers.caller import SETTINGS
+from duemq.model.callers.session import Session, digest_of, new_session
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.session import Session, digest_of, new_session
 from duemq.proxy.login.cookie import session_text
 from duemq.proxy.login.settings import MAX_TOKEN_BYTES, LoginSettings
 from duemq.proxy.rate_limit import RateLimit

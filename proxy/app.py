@@ -19,27 +19,27 @@ from starlette.types import Receive, Scope, Send
 
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.trail import TrailEntry
-from duemq.model.access import EVERYTHING, NOTHING, Grant
+from duemq.model.callers.access import EVERYTHING, NOTHING, Grant
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.settings import networks_of
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, TOUCHED, UNCHANGED, Access, caller_name
 from duemq.proxy.api.endpoint import FoundRoute, Router, Service
-from duemq.proxy.api.table import ENDPOINTS
-from duemq.proxy.console.fresh_letters import FreshLetters
-from duemq.proxy.console.history import History
-from duemq.proxy.destinations.relay_access import RelayAccess
+from duemq.proxy.fresh_letters import FreshLetters
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
+from duemq.proxy.history import History
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.rate_limit import RATE_LIMIT, RateLimited
+from duemq.proxy.relay_access import RelayAccess
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
+from duemq.proxy.table import ENDPOINTS
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission, share_of
 from duemq.web.body import header
-from duemq.web.exchange import respond
+from duemq.web.connection.exchange import respond
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
 from duemq.web.public_scheme import PublicScheme
 from duemq.web.request_id import RequestIds

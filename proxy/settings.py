@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from duemq.cluster.internal_topics import is_internal
-from duemq.model.rules import TOPIC, TOPIC_FORM
+from duemq.cluster.topics.internal_topics import is_internal
 from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Switch, TopicPatterns, delays, duration
 from duemq.model.timing import CLASSIC_LEVELS
+from duemq.model.topics.rules import TOPIC, TOPIC_FORM
 
 
 class LimitSettings(Section):

@@ -12,11 +12,11 @@ from duemq.background.loop import Loop
 from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.relays.figures import RelayFigures
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import DuemqError, Rejected
-from duemq.model.topic_names import TopicNames
+from duemq.model.topics.topic_names import TopicNames
 from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable, policy_of
 from duemq.relay.figures import DestinationFigures

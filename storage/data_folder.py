@@ -17,12 +17,12 @@ from pathlib import Path
 
 import orjson
 
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull, FolderRefused
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.model.topic_names import OWN
-from duemq.storage.backup.replica_swap import settle_all
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import OWN
+from duemq.storage.checkpoint.replica_swap import settle_all
 from duemq.storage.fsync import make_folder, write_durably
 
 # A cluster with a prefix has the second one: an older duemq would take the topics of another cluster for its own.

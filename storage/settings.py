@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from duemq.model.settings import KIB, MIB, ORIGIN, Duration, Percent, Section, Size, TopicPatterns, Words, duration
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.imports.object_store import is_object, wrong_uri
+from duemq.storage.object_store import is_object, wrong_uri
 
 _TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 

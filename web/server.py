@@ -17,9 +17,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from duemq.model.errors import BadConfig
-from duemq.web.connections import ConnectionLimits, Connections
+from duemq.web.connection.connections import ConnectionLimits, Connections
+from duemq.web.connection.protocol import connection_class, over_tls
 from duemq.web.open_files import connections_within, raise_limit
-from duemq.web.protocol import connection_class, over_tls
 
 if TYPE_CHECKING:
     from duemq.web.tls.server_tls import ServerTls

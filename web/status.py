@@ -20,7 +20,7 @@ from starlette.responses import Response
 from duemq import __version__
 from duemq.model.readiness import SENTENCES, Readiness, Reason, ShardTrouble
 from duemq.web.body import header
-from duemq.web.connections import DRAINING
+from duemq.web.connection.connections import DRAINING
 from duemq.web.problem import problem, problem_response
 from duemq.web.reply import JsonResponse
 

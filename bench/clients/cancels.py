@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.harness.session import JSON, TROUBLE, now_ms, session
-from duemq.bench.harness.workers import WorkerLink
+from duemq.bench.base.session import JSON, TROUBLE, now_ms, session
+from duemq.bench.base.workers import WorkerLink
 
 CANCELLED, DELIVERED, UNKNOWN, PENDING, REFUSED, OPEN = range(6)
 _BY_STATUS = {200: CANCELLED, 409: DELIVERED, 404: UNKNOWN, 202: PENDING}

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from duemq.bench.harness.workers import WorkerLink
+from duemq.bench.base.workers import WorkerLink
 from duemq.client.consumer import Consumer, ConsumerOptions, Message
 
 _AT_ONCE = 1_000

@@ -8,10 +8,10 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import WorkerLink
 
 _AT_ONCE = 1000  # records per stamp: a consumer gives them when all of them are decoded
 _LOOK_S = 0.2  # how soon the wish to stop is seen

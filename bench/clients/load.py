@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from duemq.bench.base.session import JSON, TROUBLE, now_ms, session
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import Payloads
-from duemq.bench.harness.session import JSON, TROUBLE, now_ms, session
-from duemq.bench.harness.workers import WorkerLink
 
 REJECTED, ACCEPTED, OPEN = 0, 1, 2  # the outcome of a message as its sender knows it; open: no answer came
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.harness.session import TROUBLE, now_ms, session
-from duemq.bench.harness.workers import WorkerLink
+from duemq.bench.base.session import TROUBLE, now_ms, session
+from duemq.bench.base.workers import WorkerLink
 
 
 @dataclass(frozen=True, slots=True)

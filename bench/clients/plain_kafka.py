@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import Payloads
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import WorkerLink
 
 Headers = list[tuple[str, bytes]]
 

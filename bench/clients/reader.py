@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from duemq.bench.base.session import TROUBLE, now_ms, session
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
-from duemq.bench.harness.session import TROUBLE, now_ms, session
-from duemq.bench.harness.workers import WorkerLink
 
 PAGE = 10_000
 _HELD_BYTES = 1 << 30  # beyond this, full answers too are parsed at once

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients.load import SendWindow
 from duemq.bench.clients.lookups import LookedUp, find_singly
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 
 _FEWEST_SEALED_PER_S = 20_000
 _SHOWN = (("p50", "p50"), ("p99", "p99"), ("max", "max"))

@@ -12,15 +12,15 @@ from urllib.parse import urlencode
 import numpy as np
 import orjson
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients import import_files
 from duemq.bench.clients.import_files import WINDOW_MS, Plan
 from duemq.bench.clients.reader import Received
 from duemq.bench.far import waiting
 from duemq.bench.far.stream import lateness_figures
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 from duemq.bench.system.metrics import gauge
 from duemq.bench.system.system import SiteError, get
 from duemq.dev.servers.usage import holder

@@ -3,13 +3,13 @@
 import math
 import time
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients.load import SendWindow
 from duemq.bench.far.stream import Stream, during, joined, lateness_figures, ratio
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 from duemq.bench.system import delay_files
 from duemq.bench.system.delay_files import Span, Work
 from duemq.bench.system.system import SiteError

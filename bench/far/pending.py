@@ -1,11 +1,11 @@
 """`pending`: very many messages that wait for weeks: what each costs, a restart with them, look-ups and cancels."""
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients.load import SendWindow
 from duemq.bench.far import waiting
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 from duemq.dev.servers.usage import Bill, holder
 
 _IDS = 25_000

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
 from duemq.bench.clients.lookups import LookedUp, get_singly
 from duemq.bench.far.stream import Stream, during, lateness_figures
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 from duemq.bench.system import delay_files
 from duemq.bench.system.delay_files import Span
 from duemq.bench.system.metrics import gauge

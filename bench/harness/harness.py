@@ -10,12 +10,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import BenchWorker, WorkerLink
 from duemq.bench.clients import load
 from duemq.bench.clients.load import Job, SendWindow, SentMessages
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.progress_bar import Screen
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import BenchWorker, WorkerLink
 from duemq.bench.system import delay_files
 from duemq.bench.system.server import EmbeddedServer
 from duemq.bench.system.system import LAYOUTS, Site, SystemLayout, get

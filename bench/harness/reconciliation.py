@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from duemq.bench.clients.load import ACCEPTED, REJECTED, SentMessages
 from duemq.bench.clients.reader import Received
-from duemq.model.ids import peek
+from duemq.model.messages.ids import peek
 
 QUANTILES = (50.0, 90.0, 99.0, 99.9)
 

@@ -1,6 +1,5 @@
 """What `duemq bench all` runs on Kafka, and the targets there: docs/benchmarks.md has them beside the plain ceiling."""
 
-from duemq.bench.clients.bad_topic import KINDS, OF_THREE
 from duemq.bench.plans.plan import (
     Step,
     batches_step,
@@ -13,6 +12,7 @@ from duemq.bench.plans.plan import (
     steady_step,
 )
 from duemq.bench.report.figures import Target
+from duemq.bench.system.bad_topic import KINDS, OF_THREE
 
 
 def everything(quick: bool, brokers: int) -> list[Step]:

@@ -8,17 +8,17 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import BenchWorker
 from duemq.bench.clients.load import SendWindow, SentMessages, send_steadily
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread, tally
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import BenchWorker
 from duemq.bench.relay import plain, sink
 from duemq.bench.relay.relayed import Relayed, quantile
 from duemq.bench.relay.systems import Receiver, receiver, server_cpu_s
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 from duemq.dev.servers.usage import cpu_s
 
 _WINDOW = SendWindow(500, 1_500)

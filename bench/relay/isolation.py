@@ -14,7 +14,7 @@ from duemq.bench.relay import sink
 from duemq.bench.relay.relayed import Relayed
 from duemq.bench.relay.systems import Http
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 from duemq.bench.system.system import free_port
 from duemq.dev.servers.usage import Bill, cpu_s
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.consumers import Consumed
 from duemq.bench.clients.payloads import Payloads
-from duemq.bench.harness.workers import WorkerLink
 
 _PIPELINE = 500  # as many as the relay has in one
 

@@ -6,10 +6,10 @@ from typing import cast
 
 import numpy as np
 
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import WorkerLink
 from duemq.dev.servers.ports import is_open
 from duemq.dev.servers.process import wait_for
 

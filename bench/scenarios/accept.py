@@ -1,10 +1,10 @@
 """`accept`: how many messages per second are taken in, one by one and in batches; nothing falls due meanwhile."""
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients.load import SendWindow, SentMessages, send_singly
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 from duemq.dev.servers.usage import Bill
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000

@@ -4,12 +4,12 @@ import asyncio
 import time
 from dataclasses import replace
 
-from duemq.bench.clients.bad_topic import KINDS, MADE_AGAIN, OF_THREE, make, send_to, topic_of
 from duemq.bench.clients.load import SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally, spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
-from duemq.bench.scenarios import warm_up
+from duemq.bench.steps import warm_up
+from duemq.bench.system.bad_topic import KINDS, MADE_AGAIN, OF_THREE, make, send_to, topic_of
 from duemq.bench.system.system import SiteError, get
 
 MAX_MOVED = 10.0  # percent

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
 from duemq.bench.clients.load import SendWindow
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Trace, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 

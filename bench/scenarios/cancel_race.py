@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
 from duemq.bench.clients.cancels import Answers
 from duemq.bench.clients.load import ACCEPTED, SendWindow, SentMessages
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread, tally
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Trace, vital
-from duemq.bench.scenarios import parts
+from duemq.bench.steps import parts
 
 _LEAD_S = 5.0
 _IN_TIME_MS = 60.0

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients.load import SendWindow
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread, tally
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome
-from duemq.bench.scenarios import ceiling, parts, warm_up
+from duemq.bench.steps import ceiling, parts, warm_up
 
 _FILL_PER_S = 15_000
 _SPARE_S = 5.0

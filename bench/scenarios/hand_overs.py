@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
 from duemq.bench.clients.load import SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally, spread, tally
-from duemq.bench.harness.session import now_ms
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
-from duemq.bench.scenarios import warm_up
+from duemq.bench.steps import warm_up
 from duemq.bench.system.system import SiteError
 
 if TYPE_CHECKING:

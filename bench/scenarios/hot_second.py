@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import BenchWorker
 from duemq.bench.clients.load import SendWindow
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally, out_of_order, spread, tally
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import BenchWorker
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.scenarios import ceiling, parts, warm_up
+from duemq.bench.steps import ceiling, parts, warm_up
 
 _FILL_PER_S = 15_000  # how far ahead the second is put, unless it is said: slow enough for a busy machine
 _SPARE_S = 8.0

@@ -4,7 +4,7 @@ from duemq.bench.clients.load import EVERY_MS, SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome
-from duemq.bench.scenarios import ceiling, parts, warm_up
+from duemq.bench.steps import ceiling, parts, warm_up
 
 _REACHED = 0.99
 

@@ -29,13 +29,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.bus.kafka.produce.batches import batches_of
 from duemq.bus.partitioner import partition_of
-from duemq.model.ids import IdCodec
-from duemq.model.key import KEY, checksum
-from duemq.model.ledger import Answer, DeferredMessage, Entry, OutcomeCounts
-from duemq.model.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
-from duemq.model.names import NO_NAME, fingerprint, of_client
-from duemq.model.record import pack_record
-from duemq.model.row import change_row, dead_frame, expires_of, frame_in, message_key_in, row_of
+from duemq.model.log.ledger import Answer, DeferredMessage, Entry, OutcomeCounts
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import KEY, checksum
+from duemq.model.messages.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
+from duemq.model.messages.names import NO_NAME, fingerprint, of_client
+from duemq.model.messages.record import pack_record
+from duemq.model.messages.row import change_row, dead_frame, expires_of, frame_in, message_key_in, row_of
 from duemq.pipeline.cli.command import echo_json, report_errors
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs.logs import BUFFER, DEAD_LETTERS, LEDGER

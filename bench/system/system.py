@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from duemq.bench.base.session import trusted
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.reader import Received
-from duemq.bench.harness.session import trusted
-from duemq.bench.harness.workers import WorkerLink
 from duemq.dev.servers.usage import Bill
 
 

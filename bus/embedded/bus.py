@@ -38,9 +38,9 @@ from duemq.bus.embedded.tail import RecentChunks, TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, FolderRefused, Unavailable
-from duemq.model.ids import MAX_OFFSET, RESTORED
-from duemq.model.names import MAX_READERS, PURGES, CursorName, group_cursor, reader_of
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.ids import MAX_OFFSET, RESTORED
+from duemq.model.messages.names import MAX_READERS, PURGES, CursorName, group_cursor, reader_of
+from duemq.model.messages.record import Partition, StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)

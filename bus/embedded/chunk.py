@@ -17,7 +17,7 @@ from struct import Struct, pack, unpack_from
 from typing import NamedTuple
 from zlib import crc32
 
-from duemq.model.record import StoredRecord
+from duemq.model.messages.record import StoredRecord
 
 MAX_FRAMES = 2_000
 MAX_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from duemq.bus.embedded.chunk import Chunk, take, unpack_chunk
 from duemq.bus.embedded.log_topic import LogPartition
 from duemq.bus.embedded.rocksdb_log import scan_options
 from duemq.model.errors import CorruptStore
-from duemq.model.record import StoredRecord
+from duemq.model.messages.record import StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
 # RocksDB's iterators hold the GIL: one read must not keep the process for longer than a few milliseconds.

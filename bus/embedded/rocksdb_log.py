@@ -21,7 +21,7 @@ from rocksdict import (
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.wal import cut_torn_end
 from duemq.model.errors import CorruptStore, FolderRefused
-from duemq.model.names import group_cursor
+from duemq.model.messages.names import group_cursor
 from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)

@@ -22,6 +22,8 @@ from duemq.bus.base import (
     unknown_topics,
     wall_clock,
 )
+from duemq.bus.kafka.clock.clock_probe import ClockProbe
+from duemq.bus.kafka.clock.clock_topic import ClockTopic
 from duemq.bus.kafka.fetch.ends import LogEnds
 from duemq.bus.kafka.fetch.fetcher import Tails
 from duemq.bus.kafka.fetch.reader import Reader
@@ -38,16 +40,14 @@ from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.bus.kafka.topics.blocked_partitions import BlockedPartitions
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
-from duemq.bus.kafka.topics.clock_probe import ClockProbe
-from duemq.bus.kafka.topics.clock_topic import ClockTopic
 from duemq.bus.kafka.topics.consumer_offsets import Places
 from duemq.bus.kafka.topics.own_topics import OwnTopics
 from duemq.bus.kafka.topics.topics import NEVER, TopicMaker, settings_of_own, settings_of_topic
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.names import CursorName
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.names import CursorName
+from duemq.model.messages.record import Partition, StoredRecord
 
 log = logging.getLogger(__name__)
 

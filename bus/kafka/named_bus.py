@@ -24,9 +24,9 @@ from duemq.bus.base import (
     WriteRefused,
     unknown_topics,
 )
-from duemq.model.names import CursorName
-from duemq.model.record import Partition, StoredRecord
-from duemq.model.topic_names import TopicNames as NamesOnBrokers
+from duemq.model.messages.names import CursorName
+from duemq.model.messages.record import Partition, StoredRecord
+from duemq.model.topics.topic_names import TopicNames as NamesOnBrokers
 
 T = TypeVar("T")
 

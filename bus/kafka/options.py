@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka.helpers import create_ssl_context
 
 from duemq.model.errors import BadConfig
-from duemq.model.topic_names import TopicNames
+from duemq.model.topics.topic_names import TopicNames
 from duemq.tls.contexts import FileContext
 from duemq.tls.files import TlsFiles
 

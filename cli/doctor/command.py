@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from duemq.cli.doctor.finding import Finding, Level, Role, error
-from duemq.cli.run import startup
+from duemq.cli.wiring import startup
 
 EXAMPLES = """Examples:
 

@@ -18,7 +18,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import kafka_options, zookeeper_options
 from duemq.model.errors import DuemqError, FolderRefused
-from duemq.model.topic_names import TopicNames, prefix_of
+from duemq.model.topics.topic_names import TopicNames, prefix_of
 from duemq.storage.data_folder import read_info
 
 
@@ -78,7 +78,7 @@ def _prefix(settings: Settings, role: Role) -> str:
 
 
 async def _brokers(settings: Settings, shards: int | None, prefix: str) -> AsyncIterator[Finding]:
-    from duemq.bus.kafka.topics.inspection import Inspection  # aiokafka takes 70 ms that the embedded log does without
+    from duemq.bus.kafka.inspection import Inspection  # aiokafka takes 70 ms that the embedded log does without
 
     try:
         inspection = await Inspection.open(kafka_options(settings, prefix), wall_clock)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from duemq.cli.doctor.finding import Finding, error, ok, warning
 from duemq.cli.settings.settings import Settings
-from duemq.cluster.internal_topics import ADMIN, BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, LEDGER
 from duemq.model.errors import DuemqError
-from duemq.model.topic_names import TopicNames
+from duemq.model.topics.topic_names import TopicNames
 
 _FAR_SHARE = 0.5  # of the bound, from which an offset of a clock is worth a warning
 

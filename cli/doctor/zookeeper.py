@@ -9,8 +9,8 @@ from duemq.cli.settings.settings import Settings
 from duemq.election.zookeeper.layout import Layout, decode_identity
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.election.zookeeper.session import Session
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import DuemqError
+from duemq.model.topics.cluster_identity import ClusterIdentity
 
 _SUBJECT = "zookeeper"
 

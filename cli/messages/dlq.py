@@ -28,8 +28,8 @@ from duemq.cli.output import Wide, echo_fields, echo_headers, echo_json, echo_ta
 from duemq.cli.session import AsJson, Url, connected, examples, failure
 from duemq.cli.times import instant
 from duemq.model.errors import DuemqError
-from duemq.model.group_topics import dead_letter_topic
 from duemq.model.printable import escaped
+from duemq.model.topics.group_topics import dead_letter_topic
 
 if TYPE_CHECKING:
     from duemq.client import Admin

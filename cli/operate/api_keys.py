@@ -12,7 +12,7 @@ from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.output import Wide, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples, failure
 from duemq.cli.times import duration
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.model.errors import DuemqError, Rejected
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)

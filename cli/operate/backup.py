@@ -16,8 +16,8 @@ import typer
 from duemq.cli.exit_codes import Exit
 from duemq.cli.output import echo_fields, echo_json, echo_table, size_text
 from duemq.cli.progress import progress
-from duemq.cli.run import startup
 from duemq.cli.session import AsJson, examples, failure
+from duemq.cli.wiring import startup
 from duemq.model.errors import DuemqError, FolderRefused
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _at_rest(data: Path) -> Iterator[Path]:
 
 
 def _describe(path: Path, manifest: Backup) -> dict[str, Any]:
-    from duemq.model.key import due_of
+    from duemq.model.messages.key import due_of
 
     shards = [
         {
@@ -162,7 +162,7 @@ def _link_counts(result: NewBackup) -> dict[str, int]:
 
 
 def _show(manifest: Backup, fields: dict[str, Any]) -> None:
-    from duemq.model.key import due_of
+    from duemq.model.messages.key import due_of
     from duemq.model.timing import format_ms
 
     def time_of(cursor: bytes) -> str:

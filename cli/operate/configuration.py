@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from duemq.cli.output import echo_json, echo_table
-from duemq.cli.run import startup
 from duemq.cli.session import AsJson, examples, failure
+from duemq.cli.wiring import startup
 from duemq.model.errors import DuemqError
 from duemq.model.printable import escaped
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from duemq.cli.run import startup
 from duemq.cli.session import examples
+from duemq.cli.wiring import startup
 
 EXAMPLES = examples(
     "duemq kafka-acls --config duemq.toml --topic orders --topic 'mails.*' > acls.sh",
@@ -40,9 +40,9 @@ def kafka_acls(
     It asks no broker. The script takes a file for --command-config in the variable ADMIN.
     """
     from duemq.cli.settings.settings import Settings
-    from duemq.cluster.kafka_rights import kafka_rights
+    from duemq.cluster.topics.kafka_rights import kafka_rights
     from duemq.model.errors import BadConfig
-    from duemq.model.topic_names import TopicNames, prefix_of
+    from duemq.model.topics.topic_names import TopicNames, prefix_of
 
     try:
         settings = Settings.load(config, startup.nested_options({"kafka.bootstrap": kafka}, further))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from duemq.cli.output import begin_round, echo_json
-from duemq.cli.run import startup
 from duemq.cli.session import AsJson, examples, failure
+from duemq.cli.wiring import startup
 from duemq.model.errors import DuemqError, Unavailable
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import typer
 
 from duemq.cli.operate.cluster_status import echo_shards
 from duemq.cli.output import echo_json
-from duemq.cli.run import startup
 from duemq.cli.session import AsJson, Url, connected, examples, failure
+from duemq.cli.wiring import startup
 from duemq.model.errors import DuemqError
 
 app = typer.Typer(help="List the shards, and recover one that no replica can lead.", no_args_is_help=True)

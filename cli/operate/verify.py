@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from duemq.cli.run import startup
+from duemq.cli.wiring import startup
 
 EXAMPLES = """Examples:
 
@@ -50,7 +50,7 @@ async def _verify(path: Path, json: bool) -> bool:
     from duemq.bus.embedded.bus import EmbeddedBus
     from duemq.delay.recovery.verify import verify as run
     from duemq.storage.data_folder import Folder, read_info
-    from duemq.storage.shard.rocksdb import Memory
+    from duemq.storage.rocksdb import Memory
 
     read_info(path)
     folder = Folder.open(path)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from duemq.cli.operate.nodes import app
-from duemq.cli.run import startup
+from duemq.cli.wiring import startup
 
 EXAMPLES = """Examples:
 

@@ -22,8 +22,8 @@ from duemq.cli.settings.destinations import DeclaredDestinations, with_names_of
 from duemq.cluster.tracing.settings import TracingSettings
 from duemq.delay.settings import DeliverySettings, NodeSettings
 from duemq.election.settings import ZooKeeperSettings
-from duemq.model import dead_letters
 from duemq.model.errors import BadConfig
+from duemq.model.messages import dead_letters
 from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings

@@ -18,10 +18,10 @@ from duemq.cli.wiring.relay.trial import outlet_opener, send_test
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app
-from duemq.proxy.destinations.relay_access import Ended, FiguresOf, RelayAccess, none_at_work
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.jobs.runner import JobRunner
+from duemq.proxy.relay_access import Ended, FiguresOf, RelayAccess, none_at_work
 from duemq.proxy.request.ingress import Ingress
 from duemq.web.status import ReadinessCollector
 

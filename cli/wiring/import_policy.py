@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.imports.object_store import ObjectStore, is_object
 from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.limits import ImportLimits
+from duemq.storage.object_store import ObjectStore, is_object
 
 
 def import_policy(settings: Settings) -> ImportPolicy:

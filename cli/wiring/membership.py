@@ -10,9 +10,9 @@ from duemq.background.loop import Loop, OutageOptions
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.parts import LOOK_AGAIN_S, check_prefix, zookeeper_options
 from duemq.election.zookeeper.registry import Registry
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Unavailable
-from duemq.model.topic_names import DEFAULT_CLUSTER, OWN, prefix_of
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import DEFAULT_CLUSTER, OWN, prefix_of
 
 _SHARDS = 4  # the default of a new cluster: enough for a few nodes to share
 

@@ -25,7 +25,7 @@ from duemq.cli.wiring.parts import (
     open_bus,
     registry,
 )
-from duemq.cluster.own_logs import OwnLogs
+from duemq.cluster.topics.own_logs import OwnLogs
 from duemq.delay.api import imported_files, snapshots
 from duemq.delay.api.control_socket import Control
 from duemq.delay.api.internal_http import create_internal_app

@@ -20,16 +20,16 @@ from duemq.background.loop import Loop
 from duemq.background.metrics import LoopCollector
 from duemq.bus.base import Bus, wall_clock
 from duemq.cli.settings.settings import Settings
-from duemq.cluster.clock import GuardedClock
+from duemq.cluster.clocks.clock import GuardedClock
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.topic_names import OWN, TopicNames
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import OWN, TopicNames
 from duemq.tls.contexts import FileContext, client_context, node_context, server_context
 from duemq.tls.files import TlsFiles
-from duemq.web.connections import ConnectionLimits
+from duemq.web.connection.connections import ConnectionLimits
 from duemq.web.tls.server_tls import ServerTls
 
 if TYPE_CHECKING:

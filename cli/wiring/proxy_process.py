@@ -25,14 +25,14 @@ from duemq.cli.wiring.parts import (
     registry,
 )
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.clock import GuardedClock
-from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.internal_topics import IMPORTER, create_logs
-from duemq.cluster.own_logs import OwnLogs
+from duemq.cluster.clocks.clock import GuardedClock
+from duemq.cluster.clocks.clock_watch import ClockWatch
 from duemq.cluster.relays.log import FiguresReader
-from duemq.cluster.topic_states import TopicStates
-from duemq.model.cluster_identity import ClusterIdentity
-from duemq.model.ids import IdCodec
+from duemq.cluster.topics.internal_topics import IMPORTER, create_logs
+from duemq.cluster.topics.own_logs import OwnLogs
+from duemq.cluster.topics.topic_states import TopicStates
+from duemq.model.messages.ids import IdCodec
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.ledger_follower import LedgerFollower

@@ -26,16 +26,16 @@ from duemq.cli.wiring.parts import (
     registry,
 )
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
-from duemq.cluster.internal_topics import IMPORTER
-from duemq.cluster.own_logs import OwnLogs
 from duemq.cluster.relays.log import FiguresReader
+from duemq.cluster.topics.internal_topics import IMPORTER
+from duemq.cluster.topics.own_logs import OwnLogs
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.consistent_snapshot import freeze
 from duemq.election.single import SingleElection
 from duemq.model.errors import BadConfig
-from duemq.model.topic_names import OWN, TopicNames, prefix_of
+from duemq.model.topics.topic_names import OWN, TopicNames, prefix_of
 from duemq.storage.data_folder import Folder, FolderInfo
 from duemq.web.server import Companion, listen_on, serve_http, stop_on_signals, url_of
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.message import Message, Record
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.client.consumer.work.done_ranges import Ranges
 
 
 class Partition(NamedTuple):

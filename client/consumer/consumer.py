@@ -25,9 +25,9 @@ from typing import Any, Self, TypeVar
 from duemq.background.stray_cancellation import own_cancellation_only
 from duemq.client.consumer.base import ConsumerLog, FetchPosition, MessageSource, Mismatch, Partition, Watcher
 from duemq.client.consumer.ending import within
+from duemq.client.consumer.failures import verdict
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.failures import verdict
 from duemq.client.consumer.retry.headers import error_text, header_bytes
 from duemq.client.consumer.retry.policy import Pause, Wait
 from duemq.client.consumer.signals import stopped_by_signals
@@ -38,7 +38,7 @@ from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.consumer.work.work import Route, Work
 from duemq.client.consumer.work.worker_pool import Lanes
 from duemq.model.errors import Rejected
-from duemq.model.group_topics import checked_group, retry_topic
+from duemq.model.topics.group_topics import checked_group, retry_topic
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from duemq.client.consumer.retry.headers import NULL, Header, Headers, Origin, epoch_ms, labels_in, origin_in, own
-from duemq.model.dead_letters import DESTINATION, REDRIVEN_ID, REDRIVEN_ORIGIN
+from duemq.model.messages.dead_letters import DESTINATION, REDRIVEN_ID, REDRIVEN_ORIGIN
 
 _SUM_BYTES: Final = 9
 

@@ -41,8 +41,8 @@ from duemq.client.http.values import (
     Topic,
 )
 from duemq.model.errors import DuemqError
-from duemq.model.rules import ID_CHARS
 from duemq.model.timing import shown
+from duemq.model.topics.rules import ID_CHARS
 
 M = TypeVar("M")
 BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable

@@ -26,7 +26,7 @@ from duemq.client.lag.values import (
     measured,
 )
 from duemq.model.errors import Rejected
-from duemq.model.topic_names import is_cursor_group
+from duemq.model.topics.topic_names import is_cursor_group
 
 Places = Mapping[TopicPartition, OffsetAndTime]
 _NOWHERE = OffsetAndTime(None, None)

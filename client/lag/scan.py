@@ -16,7 +16,7 @@ from duemq.client.lag.brokers import Brokers, FetchedValues
 from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
 from duemq.client.lag.values import FirstMessage
 from duemq.model.errors import LogFailed
-from duemq.model.record import StoredRecord, unpack_record
+from duemq.model.messages.record import StoredRecord, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
 _NOWHERE = 1 << 63  # past the end of any partition

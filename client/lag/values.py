@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from duemq.client.lag.sampling import Estimate, total_of
-from duemq.model.group_topics import retry_topic
+from duemq.model.topics.group_topics import retry_topic
 
 
 class GroupState(StrEnum):

@@ -32,8 +32,8 @@ from duemq.client.http.requests import MessageOptions
 from duemq.client.http.values import Record
 from duemq.client.relay.lease import LEASE_HEADER, Alone, Lease
 from duemq.model.errors import DuemqError
-from duemq.model.group_topics import dead_letter_topic
-from duemq.model.rules import is_reserved_header
+from duemq.model.topics.group_topics import dead_letter_topic
+from duemq.model.topics.rules import is_reserved_header
 
 PAGE: Final = 200
 """Records read at once, and so the most that a relay killed at the wrong moment publishes twice."""

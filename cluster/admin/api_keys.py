@@ -8,7 +8,7 @@ from typing import Any, Final
 from duemq.cluster.admin.keyless_requests import KeylessRequests
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import MAX_BYTES, RESERVE_BYTES, ItemReader
-from duemq.model.access import ROLES, ApiKey, Scope, is_key_id, new_key, rotated
+from duemq.model.callers.access import ROLES, ApiKey, Scope, is_key_id, new_key, rotated
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms, instant_after, parse_duration, parse_instant, shown
 

@@ -13,7 +13,7 @@ from typing import Final
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import ItemReader
 from duemq.model.errors import Rejected
-from duemq.model.job import ENDED, Job, JobEvent, JobState
+from duemq.model.log.job import ENDED, Job, JobEvent, JobState
 from duemq.model.state_table import IllegalStep
 from duemq.model.timing import shown
 

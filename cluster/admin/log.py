@@ -12,7 +12,7 @@ import orjson
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.admin.state import AdminState, Change, Value
-from duemq.cluster.internal_topics import ADMIN
+from duemq.cluster.topics.internal_topics import ADMIN
 from duemq.model.errors import CorruptStore, OutcomeUnknown, Rejected, Unavailable
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import Final
 
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import ItemReader
+from duemq.model.callers.session import Session
 from duemq.model.errors import Rejected
-from duemq.model.session import Session
 
 MAX_SESSIONS: Final = 200
 MAX_OF_CALLER: Final = 20

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import orjson
 
 from duemq.model.errors import CorruptStore, Rejected
-from duemq.model.record import StoredRecord, pack_record, unpack_record
+from duemq.model.messages.record import StoredRecord, pack_record, unpack_record
 
 MAX_ITEM_BYTES: Final = 8 << 10
 MAX_BYTES: Final = 512 << 10  # of all items: a snapshot has to fit into one record of any log

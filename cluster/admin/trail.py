@@ -16,9 +16,9 @@ import orjson
 
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import TRAIL
+from duemq.cluster.topics.internal_topics import TRAIL
 from duemq.model.errors import CorruptStore, Rejected, Unavailable
-from duemq.model.record import StoredRecord, pack_record, unpack_record
+from duemq.model.messages.record import StoredRecord, pack_record, unpack_record
 from duemq.model.timing import shown
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ import orjson
 
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import RELAYS
 from duemq.cluster.relays.figures import RelayFigures, merged
+from duemq.cluster.topics.internal_topics import RELAYS
 from duemq.model.errors import DuemqError
-from duemq.model.record import StoredRecord, pack_record, unpack_record
+from duemq.model.messages.record import StoredRecord, pack_record, unpack_record
 
 log = logging.getLogger(__name__)
 

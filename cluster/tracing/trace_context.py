@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from duemq.model.record import HEADER, Headers
+from duemq.model.messages.record import HEADER, Headers
 
 _NAME = b"traceparent"
 _SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")

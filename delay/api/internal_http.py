@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duemq.cluster.codec import (
+from duemq.cluster.shards.codec import (
     NAMES,
     READS_HEADER,
     TOKEN_HEADER,
@@ -30,10 +30,10 @@ from duemq.cluster.codec import (
     search_part_to_json,
     state_to_json,
 )
-from duemq.cluster.paging import shorten
+from duemq.cluster.shards.paging import shorten
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.key import KEY_BYTES
+from duemq.model.messages.key import KEY_BYTES
 from duemq.web import status
 from duemq.web.admission import Admission, AdmissionMiddleware
 from duemq.web.body import read_body

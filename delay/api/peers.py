@@ -13,8 +13,8 @@ import httpx
 import orjson
 
 from duemq.client.http.async_http import internal_http
-from duemq.cluster.codec import token_headers
-from duemq.cluster.view import ClusterView
+from duemq.cluster.shards.codec import token_headers
+from duemq.cluster.shards.view import ClusterView
 from duemq.delay.api.imported_files import copy_of
 from duemq.delay.api.snapshots import HttpSnapshotSource
 from duemq.delay.imports.copies import Copy

@@ -30,7 +30,7 @@ from starlette.routing import Route
 from duemq.client.http.async_http import internal_http
 from duemq.delay.recovery.replica_snapshot import PART_BYTES, SnapshotGone, SnapshotServer
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.storage.backup.checkpoint import CheckpointManifest
+from duemq.storage.checkpoint.checkpoint import CheckpointManifest
 from duemq.web.problem import problem, problem_response, unavailable_response
 
 PATH: Final = "/internal/snapshots"

@@ -6,14 +6,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from duemq.model.ended import EndedMessage
 from duemq.model.errors import Diverged
-from duemq.model.import_command import ImportCommand
-from duemq.model.key import KEY_BYTES
-from duemq.model.ledger import Answer
-from duemq.model.message import Change, Schedule, read_change, read_name, read_schedule
-from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
-from duemq.model.record import StoredRecord
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ended import EndedMessage
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.key import KEY_BYTES
+from duemq.model.messages.message import Change, Schedule, read_change, read_name, read_schedule
+from duemq.model.messages.plain import ByName, Malformed, RecordPosition, command_of
+from duemq.model.messages.record import StoredRecord
 
 
 class View(Protocol):

@@ -9,7 +9,7 @@ it. A cycle is worked out on the side (`Cycle`), committed to the log, and only 
     cycle.take(now, keys, rows, complete)    # what is due; a follower: cycle.follow(entry, keys, rows)
     cycle.settle(files)                      # imported files; then `defer` for what cannot be delivered, and `rest_at`
     ... commit outbox and cycle.entry() ...
-    store.write(*store_changes(cycle, entry), ...)   # delay/shard/store_changes.py
+    store.write(*store_changes(cycle, entry), ...)   # delay/replica/store_changes.py
 
 Sets of keys, T = cursor before, T' = cursor after:
 * a pending message is a row above T in the store that this cycle did not remove, or one it placed;
@@ -27,12 +27,13 @@ from enum import IntEnum
 from itertools import chain
 
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View, understand
-from duemq.model.caller import job_of
-from duemq.model.ended import CANCELLED, DEAD, PURGED, EndedMessage
+from duemq.model.callers.caller import job_of
 from duemq.model.errors import CorruptStore
-from duemq.model.ids import IdCodec
-from duemq.model.import_command import ImportCommand
-from duemq.model.key import (
+from duemq.model.log.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
+from duemq.model.messages.ended import CANCELLED, DEAD, PURGED, EndedMessage
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.key import (
     CHECKSUM_MASK,
     HIGHEST,
     KEY_BYTES,
@@ -43,12 +44,11 @@ from duemq.model.key import (
     make_key,
     offset_of,
 )
-from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
-from duemq.model.message import CANCEL, MOVE, MOVE_WITH_EXPIRY, MOVES, PURGE, REDRIVE, Change, read_name
-from duemq.model.names import Name
-from duemq.model.plain import ByName, Malformed, RecordPosition
-from duemq.model.record import StoredRecord
-from duemq.model.row import (
+from duemq.model.messages.message import CANCEL, MOVE, MOVE_WITH_EXPIRY, MOVES, PURGE, REDRIVE, Change, read_name
+from duemq.model.messages.names import Name
+from duemq.model.messages.plain import ByName, Malformed, RecordPosition
+from duemq.model.messages.record import StoredRecord
+from duemq.model.messages.row import (
     attempt_of,
     change_row,
     count_topics,
@@ -61,7 +61,7 @@ from duemq.model.row import (
     topic_of,
     without_payload,
 )
-from duemq.model.row_notes import Attempt, PastChange, earlier_step, tags_of, with_attempt, with_change
+from duemq.model.messages.row_notes import Attempt, PastChange, earlier_step, tags_of, with_attempt, with_change
 from duemq.model.timing import LAST_MS, WINDOW_MS, window_of
 
 MAX_NAMED = 1_000

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.cycle import Due
-from duemq.model.key import make_key
-from duemq.model.record import Partition
-from duemq.model.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
+from duemq.model.messages.key import make_key
+from duemq.model.messages.record import Partition
+from duemq.model.messages.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
 
 _OVERDUE_MS = 1_000  # a message without delay is due some milliseconds before its log takes it
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from duemq.delay.threads import in_thread
 from duemq.model.errors import Unavailable
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.replica_swap import PartialFile
+from duemq.storage.checkpoint.replica_swap import PartialFile
 from duemq.storage.fsync import sync_folder
 from duemq.storage.manifest import ListedFile
 

@@ -24,17 +24,17 @@ from duemq.background.loop import Loop
 from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
 from duemq.delay.imports.import_candidates import Candidates
 from duemq.delay.metrics import TieringCounts
-from duemq.delay.shard.replica import Replica
+from duemq.delay.replica.replica import Replica
 from duemq.model.errors import Behind, CorruptStore, DuemqError, StoreFailed, Unavailable
-from duemq.model.import_command import cut
-from duemq.model.key import due_of
-from duemq.model.ledger import FileDecision
+from duemq.model.log.ledger import FileDecision
+from duemq.model.messages.import_command import cut
+from duemq.model.messages.key import due_of
 from duemq.storage.delay_files.catalog import CatalogFile
-from duemq.storage.imports.object_store import is_object
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import ImportRecord, LocalFile
 from duemq.storage.jobs.jobs import ImportFile, NotTakenIn, Reading, TakenIn, import_answer
 from duemq.storage.jobs.parent import Lines, Unresponsive
+from duemq.storage.object_store import is_object
+from duemq.storage.shard.records import ImportRecord, LocalFile
 from duemq.storage.shard.store import ShardStore
 
 log = logging.getLogger(__name__)

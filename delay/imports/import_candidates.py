@@ -9,10 +9,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
-from duemq.model.import_command import cut
-from duemq.model.ledger import FileDecision
+from duemq.model.log.ledger import FileDecision
+from duemq.model.messages.import_command import cut
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.records import ImportRecord
 
 _MAX_DECISIONS = 1_000  # files that one ledger entry speaks of,
 _MAX_DECISION_BYTES = 32 << 10  # and what it says of them, which is less than the smallest limit of a log's records

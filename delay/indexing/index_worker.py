@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from time import thread_time
 
 from duemq.background.loop import Loop, OutageOptions
-from duemq.delay.shard.replica import Replica
+from duemq.delay.replica.prefetch import PrefetchedView, prefetch_part
+from duemq.delay.replica.replica import Replica
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
-from duemq.model.ended import EndedMessage
-from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of
-from duemq.model.row import shows_due
+from duemq.model.messages.ended import EndedMessage
+from duemq.model.messages.key import HIGHEST, LOWEST, last_key_at, offset_of
+from duemq.model.messages.row import shows_due
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.keyspace import ENDED
 from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
 from duemq.storage.message_index.state import BuildStage
-from duemq.storage.shard.keyspace import ENDED
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ import logging
 from time import thread_time
 
 from duemq.background.loop import Loop
-from duemq.delay.shard.replica import Replica
+from duemq.delay.replica.prefetch import prefetch_part
+from duemq.delay.replica.replica import Replica
 from duemq.delay.tiering.endings import complete_windows
-from duemq.delay.tiering.prefetch import prefetch_part
 from duemq.model.errors import Unavailable
-from duemq.model.key import HIGHEST
-from duemq.model.row import count_topics
+from duemq.model.messages.key import HIGHEST
+from duemq.model.messages.row import count_topics
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from duemq.cluster.shard_reader import MessageState, Query, SearchPart
-from duemq.model.ended import EndedMessage
+from duemq.cluster.shards.shard_reader import MessageState, Query, SearchPart
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.key import due_of
-from duemq.model.place import PLACE_BYTES, key_at
+from duemq.model.messages.ended import EndedMessage
+from duemq.model.messages.key import due_of
+from duemq.model.messages.place import PLACE_BYTES, key_at
 from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.terms import key_hash, label_hash
 from duemq.storage.shard.store import ShardStore

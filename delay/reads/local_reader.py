@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Protocol, overload
 
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.shards.shard_reader import MessageState, NamedMessage, Query, SearchPart
+from duemq.cluster.topics.internal_topics import BUFFER
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.endings import complete_windows
 from duemq.model.errors import DamagedFile, LogFailed, Rejected, Unavailable
-from duemq.model.key import KEY_BYTES, due_of
-from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
+from duemq.model.messages.key import KEY_BYTES, due_of
+from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from duemq.cluster.shard_reader import MessageState, Query, SearchPart, Status
+from duemq.cluster.shards.shard_reader import MessageState, Query, SearchPart, Status
 from duemq.delay.reads.indexed_reads import IndexedReads
+from duemq.delay.replica.prefetch import PrefetchedView, prefetch_part
 from duemq.delay.shard.shard import Shard
-from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
-from duemq.model.ended import CANCELLED, PURGED, EndedMessage
 from duemq.model.errors import DamagedFile, Unavailable
-from duemq.model.key import HIGHEST, last_key_at, offset_of
-from duemq.model.message import CANCEL
-from duemq.model.names import prefixes_of
-from duemq.model.row import name_of, read_row, topic_of
-from duemq.model.row_notes import PastChange, notes_of
-from duemq.storage.shard.keyspace import ENDED, ROW
+from duemq.model.messages.ended import CANCELLED, PURGED, EndedMessage
+from duemq.model.messages.key import HIGHEST, last_key_at, offset_of
+from duemq.model.messages.message import CANCEL
+from duemq.model.messages.names import prefixes_of
+from duemq.model.messages.row import name_of, read_row, topic_of
+from duemq.model.messages.row_notes import PastChange, notes_of
+from duemq.storage.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
 
 _PART = 500  # rows looked at before others get their turn

@@ -8,7 +8,7 @@ from pathlib import Path
 from duemq.delay.node import Node
 from duemq.delay.threads import in_thread
 from duemq.model.errors import Unavailable
-from duemq.storage.backup.checkpoint import link_imported, make_checkpoint
+from duemq.storage.checkpoint.checkpoint import link_imported, make_checkpoint
 
 
 async def freeze(node: Node, into: Path) -> None:

@@ -22,8 +22,8 @@ from duemq.delay.threads import in_thread
 from duemq.model.errors import CorruptStore, DiskFull, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.checkpoint import CheckpointManifest, describe, sha256_of, with_sum
-from duemq.storage.backup.replica_swap import Partial, PartialFile, settle
+from duemq.storage.checkpoint.checkpoint import CheckpointManifest, describe, sha256_of, with_sum
+from duemq.storage.checkpoint.replica_swap import Partial, PartialFile, settle
 from duemq.storage.manifest import ListedFile
 
 log = logging.getLogger(__name__)

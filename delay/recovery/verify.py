@@ -14,29 +14,29 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.bus.base import Bus, wall_clock
-from duemq.cluster.internal_topics import INTERNAL
+from duemq.cluster.topics.internal_topics import INTERNAL
 from duemq.delay.imports.file_importer import FileImporter
-from duemq.delay.shard.replica import Replica, Tiers
+from duemq.delay.replica.replica import Replica, Tiers
 from duemq.delay.tiering.endings import complete_windows
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.model.ended import EndedMessage
 from duemq.model.errors import CorruptStore, DuemqError
-from duemq.model.ids import IdCodec
-from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
-from duemq.model.ledger import Entry, FileDecision
-from duemq.model.record import unpack_record
-from duemq.model.row import count_topics, id_of, topic_of
+from duemq.model.log.ledger import Entry, FileDecision
+from duemq.model.messages.ended import EndedMessage
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import HIGHEST, LOWEST, checksum, read_key
+from duemq.model.messages.record import unpack_record
+from duemq.model.messages.row import count_topics, id_of, topic_of
 from duemq.model.timing import window_of
 from duemq.storage.data_folder import Folder, FolderInfo
-from duemq.storage.delay_files.transitions import bounds
-from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import LocalFile
 from duemq.storage.jobs.parent import lines_of
-from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME, ROWLESS
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import DROPPED, ENDED, MOVED, NAME, ROWLESS
+from duemq.storage.limits import ImportLimits
+from duemq.storage.rocksdb import Memory
+from duemq.storage.shard.records import LocalFile
 from duemq.storage.shard.store import ShardStore
+from duemq.storage.tiering.transitions import bounds
 
 _PART = 20_000
 _NO_LIMITS = ImportLimits(1 << 40, 1 << 40, 1 << 40, 1 << 40)

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from duemq.bus.base import TopicState
 from duemq.bus.partitioner import partition_of
-from duemq.cluster.topic_states import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Refusal, TopicStates
+from duemq.cluster.topics.topic_states import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Refusal, TopicStates
 from duemq.delay.core.cycle import Cycle, Due
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.outbox import Outbox
-from duemq.model.key import due_of, make_key, offset_of
-from duemq.model.ledger import DeferredMessage
-from duemq.model.plain import dead_letter
-from duemq.model.record import shorten
-from duemq.model.row import (
+from duemq.model.log.ledger import DeferredMessage
+from duemq.model.messages.key import due_of, make_key, offset_of
+from duemq.model.messages.plain import dead_letter
+from duemq.model.messages.record import shorten
+from duemq.model.messages.row import (
     any_expires,
     attempt_of,
     dead_frame,

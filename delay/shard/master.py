@@ -8,23 +8,23 @@ from time import thread_time
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer
-from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.cluster.progress import Progress
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import CycleWork
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
+from duemq.delay.replica.prefetch import read_for
+from duemq.delay.replica.replica import Replica
+from duemq.delay.replica.retention import has_ends, horizon_for, latest_ends
 from duemq.delay.shard.dispatch import Dispatch
-from duemq.delay.shard.replica import Replica
-from duemq.delay.shard.retention import has_ends, horizon_for, latest_ends
-from duemq.delay.tiering.prefetch import read_for
 from duemq.model.errors import LogFailed
-from duemq.model.key import due_of, first_key_at
-from duemq.model.record import Partition, StoredRecord, pack_record
+from duemq.model.messages.key import due_of, first_key_at
+from duemq.model.messages.record import Partition, StoredRecord, pack_record
 from duemq.model.timing import window_of
-from duemq.storage.shard.keyspace import ENDED
+from duemq.storage.keyspace import ENDED
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Any
 
 from duemq.bus.base import Bus, Subscription, UnknownTopic, WriteRefused
-from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
-from duemq.cluster.progress import Progress
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import Linger
 from duemq.delay.imports.copies import Copy
@@ -22,9 +22,9 @@ from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.indexing.topic_counter import TopicCounter
 from duemq.delay.metrics import ShardGauges, TieringCounts
+from duemq.delay.replica.replica import Replica, Tiers
+from duemq.delay.replica.retention import has_ends, has_history, purge_before
 from duemq.delay.shard.master import Master
-from duemq.delay.shard.replica import Replica, Tiers
-from duemq.delay.shard.retention import has_ends, has_history, purge_before
 from duemq.delay.shard.states import SHARD, ShardEvent, ShardState
 from duemq.delay.shard.surroundings import Surroundings
 from duemq.delay.shard.takeover import append_barrier, rebase
@@ -32,14 +32,14 @@ from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.model.errors import Behind, DamagedFile, DiskFull, Fenced, ForeignLog, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.ids import IdCodec
-from duemq.model.key import first_key_at
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import first_key_at
 from duemq.model.scope import Scope
-from duemq.storage.backup.checkpoint import make_checkpoint
-from duemq.storage.backup.replica_swap import Partial, settle
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
+from duemq.storage.checkpoint.replica_swap import Partial, settle
 from duemq.storage.jobs.parent import lines_of
-from duemq.storage.shard.keyspace import ROW
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import ROW
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 log = logging.getLogger(__name__)

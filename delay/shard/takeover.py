@@ -6,11 +6,11 @@ import logging
 from dataclasses import replace
 
 from duemq.bus.base import Bus, Committer
-from duemq.cluster.internal_topics import LEDGER
-from duemq.delay.shard.replica import Replica
+from duemq.cluster.topics.internal_topics import LEDGER
+from duemq.delay.replica.replica import Replica
 from duemq.model.errors import LogFailed
-from duemq.model.ledger import Barrier, Entry, read_ledger
-from duemq.model.record import Partition, pack_record, unpack_record
+from duemq.model.log.ledger import Barrier, Entry, read_ledger
+from duemq.model.messages.record import Partition, pack_record, unpack_record
 
 log = logging.getLogger(__name__)
 

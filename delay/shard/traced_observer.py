@@ -8,8 +8,8 @@ from duemq.cluster.tracing.spans import Tracing
 from duemq.cluster.tracing.trace_context import asks_for_spans, sampled_context
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.metrics import Observer
-from duemq.model.ledger import Entry
-from duemq.model.record import headers_of
+from duemq.model.log.ledger import Entry
+from duemq.model.messages.record import headers_of
 
 
 class TracedObserver(Observer):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from duemq.delay.tiering.prefetch import PrefetchedView
+from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.model.errors import CorruptStore
 from duemq.storage.shard.store import ShardStore
 

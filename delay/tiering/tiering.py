@@ -17,29 +17,22 @@ from typing import Any
 
 from duemq.background.loop import Loop
 from duemq.delay.metrics import TieringCounts
-from duemq.delay.shard.replica import Replica
+from duemq.delay.replica.replica import Replica
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
 from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
 from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.import_command import cut
+from duemq.model.messages.import_command import cut
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER, CatalogFile, remove
-from duemq.storage.delay_files.transitions import (
-    begin_load,
-    bounds,
-    commit_join,
-    commit_load,
-    commit_rewrite,
-    commit_seal,
-)
 from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, abouts_of, job_file
-from duemq.storage.jobs.tiering_job import Work, in_process
+from duemq.storage.keyspace import DROPPED, ROW
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import DROPPED, ROW
 from duemq.storage.shard.store import ShardStore
+from duemq.storage.tiering.tiering_job import Work, in_process
+from duemq.storage.tiering.transitions import begin_load, bounds, commit_join, commit_load, commit_rewrite, commit_seal
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duemq.dev.cluster.duemq_process import DuemqProcess
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.errors import LocalError
-from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.ports import free_port, is_open
 from duemq.dev.servers.process import Process
 from duemq.dev.servers.running import Running

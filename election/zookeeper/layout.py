@@ -22,9 +22,9 @@ import orjson
 
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.session import Znode
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Fatal
-from duemq.model.topic_names import OWN
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import OWN
 
 # A cluster with a prefix has the second one: an older duemq would take the topics of another cluster for its own.
 FORMAT, WITH_PREFIX = 1, 2

@@ -23,9 +23,9 @@ from duemq.election.zookeeper.layout import (
 )
 from duemq.election.zookeeper.options import ZooKeeperOptions, check_name, is_name
 from duemq.election.zookeeper.session import Session, SessionState
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Rejected, Unavailable
-from duemq.model.topic_names import prefix_of
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import prefix_of
 
 log = logging.getLogger(__name__)
 

@@ -33,11 +33,11 @@ from duemq.model.destinations.rejection import UrlError, rejection
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.model.destinations.secrets import check_signing_secret
 from duemq.model.errors import Rejected
-from duemq.model.group_topics import retry_topic
-from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
 from duemq.model.settings import IN_MS, reader
 from duemq.model.timing import parse_duration, shown
-from duemq.model.topic_names import is_of_another
+from duemq.model.topics.group_topics import retry_topic
+from duemq.model.topics.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
+from duemq.model.topics.topic_names import is_of_another
 
 OWN_TOPIC: Final = "destination."
 """`destination.NAME` is the topic of messages that are for the destination NAME alone."""

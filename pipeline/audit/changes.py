@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
-from duemq.model.row_notes import MAX_TAGS
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.row_notes import MAX_TAGS
 from duemq.pipeline.audit.window import standing
 
 MESSAGE: Final = ("shard", "offset", "row")
@@ -181,8 +181,8 @@ def decided(
 
 
 def _by_terms() -> Column:
-    """Whether an answer follows from the terms of a change (`model/message.py`), and what was changed before explains
-    it: REPEATED and CHANGED_BEFORE by tags, if a row has them. EXHAUSTED is not judged here."""
+    """Whether an answer follows from the terms of a change (`model/messages/message.py`), and what was changed before
+    explains it: REPEATED and CHANGED_BEFORE by tags, if a row has them. EXHAUSTED is not judged here."""
     c = F.col
     job = F.split_part("tag", F.lit("/"), F.lit(1))
     of_job = F.exists("_tags", lambda one: (one != c("tag")) & (F.split_part(one, F.lit("/"), F.lit(1)) == job))

@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.files.s3a import store_of
 from duemq.pipeline.logs.envelopes import packed_hash
 from duemq.pipeline.logs.plain_records import metadata
 from duemq.pipeline.spark.parallel import tasks_for
-from duemq.storage.imports.object_store import SCHEME, ObjectStore, bucket_of, is_object
+from duemq.storage.object_store import SCHEME, ObjectStore, bucket_of, is_object
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem

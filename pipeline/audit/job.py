@@ -16,7 +16,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit import changes, lateness, outcomes, read, sums, violations, window
 from duemq.pipeline.audit import imported as imported
 from duemq.pipeline.audit.checks import run

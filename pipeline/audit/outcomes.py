@@ -14,8 +14,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.ids import DIRECT
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import DIRECT
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.changes import MESSAGE
 

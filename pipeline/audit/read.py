@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from aiokafka.structs import TopicPartition
 
-from duemq.model.group_topics import DEAD
 from duemq.model.timing import format_ms
+from duemq.model.topics.group_topics import DEAD
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.logs import BUFFER, DEAD_LETTERS, LEDGER
 from duemq.pipeline.logs.ranges import Logs, Retention, TopicRange

@@ -20,7 +20,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.changes import MESSAGE
 from duemq.pipeline.audit.lateness import counted
 from duemq.pipeline.audit.violations import MARGIN_MS, OVERDUE_MS

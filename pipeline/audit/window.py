@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import OutcomeCounts
+from duemq.model.log.ledger import OutcomeCounts
 
 LONG_MAX = 2**63 - 1
 ENTRY_COLUMNS = (

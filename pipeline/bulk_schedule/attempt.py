@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from duemq.model.failpoint import Failpoint
-from duemq.model.import_command import MAX_FILES
+from duemq.model.messages.import_command import MAX_FILES
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.deadline import WriteDeadline
 from duemq.pipeline.bulk_schedule.files import WrittenFile, sums

@@ -1,7 +1,7 @@
 """Writing delay files with Spark, and saying what each of them is.
 
 Spark's own Parquet writer is the fast way. The settings below make of its files what duemq can link as they are:
-`storage/imports/columns.py`, docs/delay-files.md.
+`storage/delay_files/columns.py`, docs/delay-files.md.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from duemq.pipeline.bulk_schedule.stage import Stage
 from duemq.pipeline.columns import FIELDS, OWN, Columns, column
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.spark.parallel import tasks_for
+from duemq.storage.delay_files.columns import ROWS_PER_GROUP
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES
-from duemq.storage.imports.columns import ROWS_PER_GROUP
 from duemq.storage.imports.importer import glance
 
 WINDOW: Final = "window"

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from duemq.model.errors import Unavailable
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.s3a import store_of
-from duemq.storage.imports.object_store import wrong_uri
+from duemq.storage.object_store import wrong_uri
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -14,13 +14,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.client.http.values import Limits
-from duemq.model.record import HEADER
-from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_BYTES
+from duemq.model.messages.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
+from duemq.model.topics.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_BYTES
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.server import message_limits
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 
 REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"

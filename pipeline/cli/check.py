@@ -54,6 +54,6 @@ def script() -> None:
     """Print the path of what spark-submit is to run: it takes the same words as `duemq spark`."""
     from importlib.util import find_spec
 
-    spec = find_spec("duemq.pipeline.spark.submit")
+    spec = find_spec("duemq.pipeline.cli.submit")
     assert spec is not None
     typer.echo(spec.origin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from duemq.storage.imports.object_store import ObjectStore
+from duemq.storage.object_store import ObjectStore
 
 
 def store_of(spark: SparkSession, bucket: str) -> ObjectStore:

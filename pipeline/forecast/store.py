@@ -20,13 +20,13 @@ import pyarrow as pa
 from rocksdict import AccessType, Options, Rdict
 
 from duemq.model.errors import CorruptStore
-from duemq.model.key import KEY_BYTES, KEY_DTYPE, first_key_at
+from duemq.model.messages.key import KEY_BYTES, KEY_DTYPE, first_key_at
+from duemq.model.messages.row import topic_of
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.model.row import topic_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile
-from duemq.storage.shard.keyspace import DELAY_FILE, DROPPED, DROPS, LOADING, POSITION, ROW, U32, U64, Position
+from duemq.storage.keyspace import DELAY_FILE, DROPPED, DROPS, LOADING, POSITION, ROW, U32, U64, Position
 
 COUNTED: Final = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("second_ms", pa.int64()),
                             ("messages", pa.int64())])  # fmt: skip

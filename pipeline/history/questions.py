@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from duemq.model.ids import DIRECT, peek
+from duemq.model.messages.ids import DIRECT, peek
 from duemq.pipeline.errors import BadInput
 
 _SHARES = (0.5, 0.9, 0.99, 0.999)

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.logs.logs import DEAD_LETTERS, LEDGER, header, with_id
 
 MESSAGE: Final = "shard int, first_due_ms bigint, first_offset bigint, first_row bigint"

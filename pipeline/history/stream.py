@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.errors import DuemqError
-from duemq.model.topic_names import OWN
+from duemq.model.topics.topic_names import OWN
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.formats.base import SCHEMAS

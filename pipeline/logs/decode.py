@@ -15,8 +15,8 @@ import pyarrow as pa
 from murmurhash2 import murmurhash2
 
 from duemq.model.errors import CorruptStore
-from duemq.model.key import read_key
-from duemq.model.ledger import Barrier, read_ledger
+from duemq.model.log.ledger import Barrier, read_ledger
+from duemq.model.messages.key import read_key
 from duemq.pipeline.logs import plain_records
 
 Batches = Iterable[pa.RecordBatch]

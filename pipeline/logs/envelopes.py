@@ -1,5 +1,5 @@
-"""The envelopes of duemq's own commands (`duemq.model.message`), read by Spark's own expressions: no record goes to
-Python and back for them.
+"""The envelopes of duemq's own commands (`duemq.model.messages.message`), read by Spark's own expressions: no record
+goes to Python and back for them.
 
 What is no sound envelope, by the same rules as the server's, is `malformed`.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.message import (
+from duemq.model.messages.message import (
     CANCEL,
     DELIVER_NOW,
     ENVELOPE,
@@ -24,7 +24,7 @@ from duemq.model.message import (
     REDRIVE,
     SCHEDULE,
 )
-from duemq.model.names import FINGERPRINT_BYTES
+from duemq.model.messages.names import FINGERPRINT_BYTES
 from duemq.model.timing import LAST_MS
 
 _LONG_MAX: Final = 2**63 - 1
@@ -59,7 +59,7 @@ def number(digits: Column | str, at: int, size: int, kind: str = "bigint") -> Co
 
 def metadata_hash(key_bytes: Column, label_bytes: Column, content: Column) -> Column:
     """Of what goes with a payload: `key_bytes` (65535 for no key), `label_bytes`, and key, labels (joined by LF) and
-    packed headers (`duemq.model.record`) in one piece."""
+    packed headers (`duemq.model.messages.record`) in one piece."""
     return F.xxhash64(key_bytes.cast("int"), label_bytes.cast("int"), content)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig
-from duemq.model.topic_names import TopicNames
+from duemq.model.topics.topic_names import TopicNames
 
 VARIABLES: Final = "DUEMQ_KAFKA__"  # what the environment variables of duemq's section [kafka] begin with
 JAVA: Final = "kafka."  # what the names of options for Java's client begin with

@@ -15,9 +15,9 @@ import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.model.message import NO_KEY
-from duemq.model.rules import ID_CHARS
-from duemq.model.topic_names import OWN
+from duemq.model.messages.message import NO_KEY
+from duemq.model.topics.rules import ID_CHARS
+from duemq.model.topics.topic_names import OWN
 from duemq.pipeline.logs import decode, envelopes
 from duemq.pipeline.logs.kafka import Kafka, options_of, reading
 from duemq.pipeline.logs.ranges import TopicRange
@@ -57,7 +57,7 @@ def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange])
 
 
 def with_own_names(records: DataFrame, kafka: Kafka) -> DataFrame:
-    """The records with their topics as duemq calls them (`model/topic_names.py`)."""
+    """The records with their topics as duemq calls them (`model/topics/topic_names.py`)."""
     prefix = options_of(kafka).names.prefix
     if prefix == OWN:
         return records
@@ -133,7 +133,7 @@ def understood(commands: DataFrame) -> DataFrame:
 
 
 def entries(ledger: DataFrame) -> DataFrame:
-    """One row per record of the ledger topic (`duemq.model.ledger.Entry`).
+    """One row per record of the ledger topic (`duemq.model.log.ledger.Entry`).
 
     `shard`, `ledger_offset`, `written` (when it was appended), `n`, `applied`, `cursor_due`, `cursor_offset`,
     `cursor_row`, `at`, `pending`, `checksum` (hex), `accepted`, `delivered`, `cancelled`, `dead`, `horizon`;
@@ -187,8 +187,9 @@ def dead_letters(records: DataFrame) -> DataFrame:
 
 
 def with_id(frame: DataFrame) -> DataFrame:
-    """The frame with what ids (`duemq.model.ids`) say, unchecked, by its column `id` (bytes, becomes text): `shard`,
-    `first_due`, `first_offset`, `first_row`, `mac`; all null where it has another length or other characters."""
+    """The frame with what ids (`duemq.model.messages.ids`) say, unchecked, by its column `id` (bytes, becomes text):
+    `shard`, `first_due`, `first_offset`, `first_row`, `mac`; all null where it has another length or other
+    characters."""
     text = F.col("id").cast("string")
     # What is none of its characters is left out by unbase64: fewer bytes are no id.
     raw = F.unbase64(F.translate(text, "-_+/", "+/**"))

@@ -22,8 +22,8 @@ from duemq.bus.kafka.aiokafka_internals import client_of, offsets_at
 from duemq.bus.kafka.clients import new_admin, new_consumer
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import Unavailable
-from duemq.model.names import PURGES
-from duemq.model.topic_names import TopicNames
+from duemq.model.messages.names import PURGES
+from duemq.model.topics.topic_names import TopicNames
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.kafka import CONFIGURED, EARLIEST, LATEST, JavaKafka, Kafka, options_of
 

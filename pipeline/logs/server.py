@@ -11,7 +11,7 @@ from duemq.client import Admin, Client
 from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
 from duemq.pipeline.errors import JobFailed
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 from duemq.tls.files import TlsFiles
 
 PATIENCE_S: Final = 120.0  # of a server that does not answer

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from duemq.model.errors import Rejected
-from duemq.model.message import is_topic
-from duemq.model.rules import is_name
+from duemq.model.messages.message import is_topic
 from duemq.model.timing import parse_duration, why_implausible
+from duemq.model.topics.rules import is_name
 
 COLUMNS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
 REJECTS: Final = ("source", "reason", "raw")

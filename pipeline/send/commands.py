@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.names import CLIENT
+from duemq.model.messages.names import CLIENT
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, rejected
 from duemq.pipeline.columns import FIELDS, OWN, Columns
 from duemq.pipeline.errors import BadInput
@@ -46,7 +46,8 @@ def rejects_of(
 
 
 def shard_of(name: Column, shards: int) -> Column:
-    """The shard that decides about a name (int), as the server computes it: `model/names.py`, `shard_of_name`."""
+    """The shard that decides about a name (int), as the server computes it: `model/messages/names.py`,
+    `shard_of_name`."""
     prefixed = F.concat(F.lit(CLIENT.decode()), name).cast("binary")
     return F.pmod(F.crc32(prefixed), F.lit(shards)).cast("int")
 

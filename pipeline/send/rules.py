@@ -1,5 +1,5 @@
 """Which rows can be sent as messages under names: the rules of bulk schedule without a lead, those of names, and those
-of records of plain Kafka clients (`model/plain.py`).
+of records of plain Kafka clients (`model/messages/plain.py`).
 
 A row that breaks one would be a dead letter of its shard. It is rejected before, with a reason.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.rules import NAME, NAME_BYTES, NAME_RULE
+from duemq.model.topics.rules import NAME, NAME_BYTES, NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.columns.past import LONG_PAST, LONG_PAST_MS

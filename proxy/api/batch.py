@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.message import Draft
-from duemq.model.names import Name, fingerprint
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import Name, fingerprint
 from duemq.model.timing import shown
 from duemq.proxy.access import batch_bytes_of
 from duemq.proxy.api.endpoint import Service

@@ -12,10 +12,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Terms, is_topic
-from duemq.model.rules import is_name
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Terms, is_topic
 from duemq.model.timing import WHEN_FIELDS, shown
+from duemq.model.topics.rules import is_name
 from duemq.proxy.access import changed_by
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show

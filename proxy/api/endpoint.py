@@ -16,15 +16,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
-from duemq.model.access import Grant, Scope
+from duemq.model.callers.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import Access
-from duemq.proxy.console.fresh_letters import FreshLetters
-from duemq.proxy.console.history import History
-from duemq.proxy.destinations.relay_access import RelayAccess
+from duemq.proxy.fresh_letters import FreshLetters
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import no_topic
+from duemq.proxy.history import History
+from duemq.proxy.relay_access import RelayAccess
 from duemq.proxy.request.consumer_names import ConsumerNames
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress

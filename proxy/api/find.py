@@ -8,7 +8,7 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.cluster.shard_reader import MessageState, Query
+from duemq.cluster.shards.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
 from duemq.proxy.access import namespace_of
 from duemq.proxy.api.endpoint import Service

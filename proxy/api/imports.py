@@ -9,15 +9,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.import_command import MAX_FILES, MAX_ROWS, ImportCommand
+from duemq.model.messages.import_command import MAX_FILES, MAX_ROWS, ImportCommand
 from duemq.model.timing import parse_instant, shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import ImportStatus
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.query import read_number, read_query
 from duemq.proxy.response.render import times
-from duemq.storage.imports.object_store import is_object, wrong_uri
-from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED
+from duemq.storage.object_store import is_object, wrong_uri
+from duemq.storage.shard.records import IMPORTED, PENDING, REJECTED
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
 from duemq.web.reply import JsonResponse, in_slices
 

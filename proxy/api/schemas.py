@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from duemq.model.import_command import MAX_FILES
+from duemq.model.messages.import_command import MAX_FILES
 from duemq.model.readiness import Reason
 from duemq.model.timing import FIRST_MS, TIME_FIELDS
 

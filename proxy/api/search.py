@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from duemq.cluster.shard_reader import MessageState, Query, Status
+from duemq.cluster.shards.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.rules import LABEL, is_name
+from duemq.model.topics.rules import LABEL, is_name
 from duemq.proxy.gateway.base import Gateway, MessagePage
 from duemq.proxy.request.query import STATUSES
 from duemq.proxy.story.readers import is_return

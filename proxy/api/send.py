@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import ClockOutOfBounds, DiskFull, OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.names import Name
+from duemq.model.messages.names import Name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.request.names import IDEMPOTENCY_KEY, client_name, name_in_header

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.access import Grant
+from duemq.model.callers.access import Grant
 from duemq.model.errors import Rejected
-from duemq.model.import_command import MAX_FILES, MAX_ROWS
+from duemq.model.messages.import_command import MAX_FILES, MAX_ROWS
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.timing import shown
-from duemq.model.topic_patterns import topic_matcher
+from duemq.model.topics.topic_patterns import topic_matcher
 from duemq.proxy.access import GRANT, batch_bytes_of
 from duemq.proxy.api.endpoint import Service
 from duemq.web import status

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.shard_reader import MessageState
-from duemq.model.access import Grant
-from duemq.model.dead_letters import REDRIVEN_FROM, REDRIVEN_ID
+from duemq.cluster.shards.shard_reader import MessageState
+from duemq.model.callers.access import Grant
+from duemq.model.messages.dead_letters import REDRIVEN_FROM, REDRIVEN_ID
 from duemq.proxy.access import GRANT
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.rate_limit import charge

@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from duemq.bus.base import Bus, TopicInfo
 from duemq.bus.topic_cursor import MAX_PARTITIONS, cursor_in, decode_cursor, encode_cursor
-from duemq.cluster.internal_topics import is_internal
-from duemq.model.access import Grant
+from duemq.cluster.topics.internal_topics import is_internal
+from duemq.model.callers.access import Grant
 from duemq.model.errors import Rejected
-from duemq.model.names import CursorName, consumer_cursor
-from duemq.model.rules import CONSUMER
+from duemq.model.messages.names import CursorName, consumer_cursor
 from duemq.model.timing import shown
+from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.access import GRANT, UNCHANGED, caller_id, caller_name
 from duemq.proxy.api.endpoint import JSON, Service
 from duemq.proxy.request.json_body import read_json

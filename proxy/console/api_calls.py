@@ -18,8 +18,8 @@ from starlette.types import Message
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.access import OUTER, TOUCHED
 from duemq.proxy.api.endpoint import Router, Service
-from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.caller import grant_of
+from duemq.proxy.table import ENDPOINTS
 
 _MAX_IDS: Final = 20  # of one call, in the trail
 

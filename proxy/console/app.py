@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.console.caller import grant_of

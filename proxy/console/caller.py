@@ -7,9 +7,9 @@ from typing import Final
 
 from starlette.requests import Request
 
-from duemq.model.access import Grant, Scope
+from duemq.model.callers.access import Grant, Scope
+from duemq.model.callers.session import csrf_of
 from duemq.model.errors import Rejected
-from duemq.model.session import csrf_of
 from duemq.proxy.access import GRANT, SESSION
 from duemq.proxy.api.endpoint import Service
 

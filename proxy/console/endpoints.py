@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter, Service
 from duemq.proxy.console.assets import get_asset
 from duemq.proxy.console.live import get_live

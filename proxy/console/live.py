@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from duemq.model.access import Grant
+from duemq.model.callers.access import Grant
 from duemq.model.errors import Unavailable
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
-from duemq.proxy.console.history import Point
 from duemq.proxy.console.pages.overview import live_values
+from duemq.proxy.history import Point
 from duemq.proxy.response.ending import Ending
 
 MEDIA_TYPE: Final = "text/event-stream"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.model.printable import without_turns
 from duemq.model.timing import LAST_MS, format_duration, format_ms
 from duemq.proxy.access import caller_name

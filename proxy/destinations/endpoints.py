@@ -1,10 +1,10 @@
-"""The endpoints of destinations: part of the one table (`proxy/api/table.py`)."""
+"""The endpoints of destinations: part of the one table (`proxy/table.py`)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.proxy.api.endpoint import Endpoint, ResponseSpec
 from duemq.proxy.destinations import handlers, shapes
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.cluster.admin.destination_registry import FIELDS, DestinationRegistry
-from duemq.model.access import Grant, Scope
+from duemq.model.callers.access import Grant, Scope
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown

@@ -11,7 +11,7 @@ from duemq.cluster.admin.destination_registry import Begin
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.destinations.relay_access import Ended
+from duemq.proxy.relay_access import Ended
 
 Start = Literal["last", "first"]
 STARTS: Final[tuple[Start, ...]] = get_args(Start)

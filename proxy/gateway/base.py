@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.shard_reader import MessageState, Query, Status
+from duemq.cluster.shards.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected
-from duemq.model.import_command import ImportCommand
-from duemq.model.ledger import Answer
-from duemq.model.message import Draft, Terms
-from duemq.model.names import Name
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.message import Draft, Terms
+from duemq.model.messages.names import Name
 from duemq.model.readiness import Readiness
-from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.records import ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
 
@@ -116,11 +116,11 @@ class Gateway(Protocol):
         by: str = "",
     ) -> list[ChangeOutcome]:
         """Cancel, move (to `due`: one for all, or one for each), deliver now, redrive or purge (kinds of
-        `model/message.py`), the last two with `terms`.
+        `model/messages/message.py`), the last two with `terms`.
 
         One outcome per target, in order; a target is an id or a client-chosen name. `by`: who asks
-        (`model/caller.py`), for the history of the messages; a job is known by its tag. `at` is looked up with `times`,
-        and where there are at most 16 of them.
+        (`model/callers/caller.py`), for the history of the messages; a job is known by its tag. `at` is looked up with
+        `times`, and where there are at most 16 of them.
         """
         ...
 
@@ -186,7 +186,7 @@ class Gateway(Protocol):
         ...
 
     def cluster(self) -> dict[str, Any]:
-        """Nodes, shards, masters, cursors and lag, as JSON-able values. See `cluster/view.py`."""
+        """Nodes, shards, masters, cursors and lag, as JSON-able values. See `cluster/shards/view.py`."""
         ...
 
     async def figures(self) -> Sequence[Figures]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.errors import LogFailed
 
 log = logging.getLogger(__name__)

@@ -8,15 +8,15 @@ from itertools import repeat
 
 from duemq.bus.base import AppendResults, Batches
 from duemq.cluster.backend import Backend
-from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.progress import Progress
-from duemq.cluster.shard_reader import MessageState
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.shards.shard_reader import MessageState
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.errors import OutcomeUnknown, Unavailable
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, Terms, change_frame
-from duemq.model.plain import change_by_name
-from duemq.model.record import Partition
-from duemq.model.rules import CONSUMER
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, Terms, change_frame
+from duemq.model.messages.plain import change_by_name
+from duemq.model.messages.record import Partition
+from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress
 from duemq.proxy.gateway.name_lookups import NameLookups

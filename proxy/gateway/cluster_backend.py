@@ -10,16 +10,16 @@ from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S
-from duemq.cluster.blocked import BlockedCollector, blocked_shards
-from duemq.cluster.clock_watch import ClockCollector, ClockWatch
+from duemq.cluster.clocks.clock_watch import ClockCollector, ClockWatch
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.progress import Progress
-from duemq.cluster.shard_reader import ShardReader
-from duemq.cluster.topic_states import TopicStates
-from duemq.cluster.view import ClusterView, Operator, cluster_json
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.shards.shard_reader import ShardReader
+from duemq.cluster.shards.view import ClusterView, Operator, cluster_json
+from duemq.cluster.topics.blocked import BlockedCollector, blocked_shards
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.election.base import NodeState
 from duemq.model.errors import DiskFull, Unavailable
-from duemq.model.ids import IdCodec
+from duemq.model.messages.ids import IdCodec
 from duemq.model.readiness import SENTENCES, Readiness, Reason, ShardTrouble
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.ledger_follower import LedgerCollector, LedgerFollower

@@ -20,27 +20,27 @@ from duemq.bus.base import AppendResults, Batches, Bus, Committer, PartlyAppende
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.internal_topics import BUFFER, IMPORTER, INTERNAL
-from duemq.cluster.paging import before, merge, start_of, write_cursor
-from duemq.cluster.shard_reader import MessageState, Query
-from duemq.cluster.topic_states import NOT_ASKED, UNKNOWN_TOPIC
+from duemq.cluster.shards.paging import before, merge, start_of, write_cursor
+from duemq.cluster.shards.shard_reader import MessageState, Query
+from duemq.cluster.topics.internal_topics import BUFFER, IMPORTER, INTERNAL
+from duemq.cluster.topics.topic_states import NOT_ASKED, UNKNOWN_TOPIC
 from duemq.model.errors import DiskFull, DuemqError, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.ids import DIRECT
-from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
-from duemq.model.ledger import Answer
-from duemq.model.message import Draft, Terms, schedule_frame
-from duemq.model.names import Name, shard_of_name
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import DIRECT
+from duemq.model.messages.import_command import ImportCommand, import_frame, shard_of_content
+from duemq.model.messages.message import Draft, Terms, schedule_frame
+from duemq.model.messages.names import Name, shard_of_name
+from duemq.model.messages.record import HEAD, Partition
+from duemq.model.messages.row import direct_frame, system_headers
 from duemq.model.readiness import Readiness
-from duemq.model.record import HEAD, Partition
-from duemq.model.row import direct_frame, system_headers
-from duemq.model.rules import ID_CHARS
 from duemq.model.timing import shown
+from duemq.model.topics.rules import ID_CHARS
 from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, OwnTopic, Receipt
 from duemq.proxy.gateway.changes import Changes, applied_in_time
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
 from duemq.proxy.gateway.names import AppendedNames, Names
 from duemq.proxy.gateway.shard_router import ByKey, Selection
-from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
+from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it

@@ -16,10 +16,10 @@ from prometheus_client.registry import Collector
 
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus, Subscription
-from duemq.cluster.internal_topics import LEDGER
-from duemq.cluster.progress import Progress
-from duemq.model.ledger import START, Barrier, Entry, read_ledger
-from duemq.model.record import unpack_record
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.topics.internal_topics import LEDGER
+from duemq.model.log.ledger import START, Barrier, Entry, read_ledger
+from duemq.model.messages.record import unpack_record
 
 _READ = 1_000
 _LOOK_BACK = 32  # offsets; each cycle takes two of a broker's, its entry and the marker of its transaction

@@ -9,14 +9,14 @@ from typing import Any
 
 from duemq.bus.base import Bus
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.shard_reader import MessageState, Query
-from duemq.model.access import Grant
-from duemq.model.dead_letters import DESTINATION
+from duemq.cluster.shards.shard_reader import MessageState, Query
+from duemq.model.callers.access import Grant
 from duemq.model.errors import OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.import_command import ImportCommand
-from duemq.model.ledger import Answer
-from duemq.model.message import Draft, Terms
-from duemq.model.names import Name, former_of_caller
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.dead_letters import DESTINATION
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.message import Draft, Terms
+from duemq.model.messages.names import Name, former_of_caller
 from duemq.model.readiness import Readiness
 from duemq.model.timing import shown
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, OwnTopic, Receipt
@@ -27,8 +27,8 @@ class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
     `charge` gets the number of messages of each send, and of refs of each change. A change by name goes by the id that
-    a look-up found. A caller for some topics has its own names (`model/names.py`); those from an older version are
-    found still (docs/adr/0057).
+    a look-up found. A caller for some topics has its own names (`model/messages/names.py`); those from an older version
+    are found still (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:

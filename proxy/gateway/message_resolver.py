@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from duemq.cluster.backend import Backend
-from duemq.cluster.internal_topics import INTERNAL
-from duemq.cluster.shard_reader import MessageState
-from duemq.model.ids import MessageId
-from duemq.model.key import offset_of, read_key
-from duemq.model.names import Name, of_caller, of_client, shard_of_name
+from duemq.cluster.shards.shard_reader import MessageState
+from duemq.cluster.topics.internal_topics import INTERNAL
+from duemq.model.messages.ids import MessageId
+from duemq.model.messages.key import offset_of, read_key
+from duemq.model.messages.names import Name, of_caller, of_client, shard_of_name
 
 _LOOK_UPS: Final = 64  # at a time
 

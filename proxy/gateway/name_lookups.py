@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from duemq.cluster.backend import Backend
-from duemq.cluster.shard_reader import NamedMessage
+from duemq.cluster.shards.shard_reader import NamedMessage
 
 _NAMES_TOGETHER = 1_000
 

@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from duemq.cluster.backend import Backend
-from duemq.cluster.shard_reader import NamedMessage
+from duemq.cluster.shards.shard_reader import NamedMessage
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
-from duemq.model.ledger import Answer
-from duemq.model.message import Draft
-from duemq.model.names import Name, shard_of_name
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import Name, shard_of_name
 from duemq.proxy.gateway.base import Receipt
 
 _REPEAT = "send it again under the same name"

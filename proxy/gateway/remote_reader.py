@@ -14,7 +14,8 @@ import httpx
 import orjson
 
 from duemq.client.http.async_http import internal_http
-from duemq.cluster.codec import (
+from duemq.cluster.figures import Figures, SealedWindow
+from duemq.cluster.shards.codec import (
     NAMES,
     READS_HEADER,
     import_from_json,
@@ -24,12 +25,11 @@ from duemq.cluster.codec import (
     state_from_json,
     token_headers,
 )
-from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
-from duemq.cluster.view import ClusterView
+from duemq.cluster.shards.shard_reader import MessageState, NamedMessage, Query, SearchPart
+from duemq.cluster.shards.view import ClusterView
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
-from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.records import ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.reply import in_slices
 

@@ -17,9 +17,9 @@ from typing import Final
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.admin.jobs import Jobs, JobTaken, take_over
-from duemq.cluster.job_plans import Step, append_step, read_plan
+from duemq.cluster.topics.job_plans import Step, append_step, read_plan
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
-from duemq.model.job import ENDED, Job, JobEvent, JobState, Position
+from duemq.model.log.job import ENDED, Job, JobEvent, JobState, Position
 from duemq.proxy.jobs.pacer import Pacer
 from duemq.proxy.jobs.turns import Turns
 from duemq.proxy.jobs.work import Outcome, Work

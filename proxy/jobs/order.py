@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from duemq.model.dead_letters import home_of
 from duemq.model.errors import Rejected
-from duemq.model.job import KINDS, OF_THE_DEAD, Order
-from duemq.model.message import MOVES, is_topic
-from duemq.model.rules import ID_CHARS
+from duemq.model.log.job import KINDS, OF_THE_DEAD, Order
+from duemq.model.messages.dead_letters import home_of
+from duemq.model.messages.message import MOVES, is_topic
 from duemq.model.timing import LAST_MS, parse_duration, shown
+from duemq.model.topics.rules import ID_CHARS
 from duemq.proxy.jobs.work import dead_range
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.message_ref import check_topic

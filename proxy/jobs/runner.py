@@ -14,9 +14,9 @@ from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.cluster.admin.jobs import Jobs, JobTaken
-from duemq.cluster.internal_topics import JOBS
+from duemq.cluster.topics.internal_topics import JOBS
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.job import ENDED, Job, JobEvent, JobState
+from duemq.model.log.job import ENDED, Job, JobEvent, JobState
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.jobs.job_run import JobRun
 from duemq.proxy.jobs.topic_work import TopicWork

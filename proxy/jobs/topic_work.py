@@ -12,7 +12,9 @@ from contextlib import aclosing
 from typing import Final
 
 from duemq.bus.base import TopicInfo
-from duemq.model.dead_letters import (
+from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
+from duemq.model.log.job import Job, Order
+from duemq.model.messages.dead_letters import (
     REDRIVEN_FROM,
     REDRIVEN_ID,
     REDRIVEN_ORIGIN,
@@ -25,12 +27,10 @@ from duemq.model.dead_letters import (
     own_headers,
     redrives_in,
 )
-from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
-from duemq.model.job import Job, Order
-from duemq.model.message import Draft, is_topic
-from duemq.model.names import PURGES, fingerprint, of_redrive
-from duemq.model.record import Record, StoredRecord, pack_headers, unpack_record
-from duemq.model.rules import LABEL, MAX_LABELS
+from duemq.model.messages.message import Draft, is_topic
+from duemq.model.messages.names import PURGES, fingerprint, of_redrive
+from duemq.model.messages.record import Record, StoredRecord, pack_headers, unpack_record
+from duemq.model.topics.rules import LABEL, MAX_LABELS
 from duemq.proxy.gateway.base import Gateway, Receipt
 from duemq.proxy.jobs.work import DONE, Outcome, PlanPage, dead_range
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from duemq.model.job import KINDS, OF_THE_DEAD, Job, Order
-from duemq.model.ledger import Answer
-from duemq.model.message import MOVES, REDRIVE, Terms
+from duemq.model.log.job import KINDS, OF_THE_DEAD, Job, Order
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import MOVES, REDRIVE, Terms
 from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.query import MAX_LIMIT, instant_in, read_filter

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.session import COOKIE_TEXT
+from duemq.model.callers.session import COOKIE_TEXT
 from duemq.web.body import header
 
 SESSION: Final = "duemq_session"

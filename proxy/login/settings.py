@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from duemq.model.access import ROLES
+from duemq.model.callers.access import ROLES
 from duemq.model.settings import ORIGIN, Duration, Section, Words, duration
 from duemq.model.timing import shown
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import httpx
 import jwt
 
-from duemq.model.access import ROLES, Grant
-from duemq.model.caller import PERSON
+from duemq.model.callers.access import ROLES, Grant
+from duemq.model.callers.caller import PERSON
 from duemq.model.errors import Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.login.settings import LoginSettings

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.errors import Rejected
-from duemq.model.names import CursorName, fingerprint, list_cursor
+from duemq.model.messages.names import CursorName, fingerprint, list_cursor
 
 MAX_NAMES: Final = 500
 """Of one caller, in all topics. Their list fits into one note of a Kafka broker."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from duemq.model.errors import BadDelayFile, OutcomeUnknown, Rejected, Unavailable
-from duemq.model.import_command import ImportCommand
-from duemq.storage.imports.object_store import is_object
+from duemq.model.messages.import_command import ImportCommand
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.source import SourceFile
 from duemq.storage.jobs.jobs import Inspected, NotImportable, inspect_answer
 from duemq.storage.jobs.parent import Lines, lines_of
+from duemq.storage.object_store import is_object
 
 _SILENCE_S: Final = 30.0  # of the process that reads a file: its mount hangs
 _INSPECT: Final = lines_of("duemq.storage.imports.import_process", _SILENCE_S)

@@ -1,8 +1,8 @@
 """The check of what a producer sent: it becomes a `Draft`, or is refused with the field and the rule.
 
-Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/message.py`). Checked by hand rather
-than by a schema library because it runs once per message. `null` is never taken for "absent": a message whose time got
-lost on the way must not go out at once. A payload may be null, which is not empty either.
+Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/messages/message.py`). Checked by
+hand rather than by a schema library because it runs once per message. `null` is never taken for "absent": a message
+whose time got lost on the way must not go out at once. A payload may be null, which is not empty either.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import orjson
 
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
-from duemq.model.message import Draft
-from duemq.model.record import Header, pack_headers
-from duemq.model.rules import (
+from duemq.model.messages.message import Draft
+from duemq.model.messages.record import Header, pack_headers
+from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, resolve, resolve_expiry, shown
+from duemq.model.topics.rules import (
     HEADER_NAME_CHARACTERS,
     LABEL,
     MAX_LABELS,
@@ -26,9 +27,8 @@ from duemq.model.rules import (
     TOPIC_RULE,
     is_reserved_header,
 )
-from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, resolve, resolve_expiry, shown
-from duemq.model.topic_names import is_of_another
-from duemq.model.topic_patterns import topic_matcher
+from duemq.model.topics.topic_names import is_of_another
+from duemq.model.topics.topic_patterns import topic_matcher
 from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.json_text import PAYLOAD_JSON, JsonText
 from duemq.proxy.request.message_limits import MessageLimits as MessageLimits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from duemq.model import dead_letters
+from duemq.model.messages import dead_letters
 from duemq.model.timing import TimePolicy
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
-from duemq.model.rules import NAME_RULE, TOPIC, TOPIC_RULE, is_name
 from duemq.model.timing import shown
+from duemq.model.topics.rules import NAME_RULE, TOPIC, TOPIC_RULE, is_name
 
 
 def unknown(ref: str) -> Rejected:

@@ -7,9 +7,9 @@ import re
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
-from duemq.model.names import NO_NAME, Name, of_caller, of_client, of_idempotency_key
-from duemq.model.rules import NAME_RULE, is_name
+from duemq.model.messages.names import NO_NAME, Name, of_caller, of_client, of_idempotency_key
 from duemq.model.timing import shown
+from duemq.model.topics.rules import NAME_RULE, is_name
 from duemq.proxy.access import caller_of, namespace_of
 from duemq.web.body import headers_of
 

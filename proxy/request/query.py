@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from duemq.cluster.shard_reader import Query, Status
+from duemq.cluster.shards.shard_reader import Query, Status
 from duemq.model.errors import Rejected
-from duemq.model.rules import NAME, TOPIC
 from duemq.model.timing import parse_duration, parse_instant, shown
+from duemq.model.topics.rules import NAME, TOPIC
 from duemq.proxy.request.message_ref import check_topic
 
 PREFIXES: Final = ("topic_prefix", "name_prefix")

@@ -10,8 +10,8 @@ import orjson
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft
-from duemq.model.names import fingerprint
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import fingerprint
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.json_body import is_json, not_json, read_both
 from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_text

@@ -12,7 +12,7 @@ from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_reader import Page, TopicReader, page_bytes
 from duemq.web.admission import Share
-from duemq.web.exchange import respond
+from duemq.web.connection.exchange import respond
 
 _PAGE_BYTES = 8 << 20
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read and rendered before others get a turn: about 1 ms

@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 
-from duemq.cluster.shard_reader import MessageState
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE
-from duemq.model.names import text_of
-from duemq.model.record import HEAD, HEADER, Headers, StoredRecord, no_value, unpack_headers, unpack_record
-from duemq.model.row_notes import PastChange
+from duemq.cluster.shards.shard_reader import MessageState
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE
+from duemq.model.messages.names import text_of
+from duemq.model.messages.record import HEAD, HEADER, Headers, StoredRecord, no_value, unpack_headers, unpack_record
+from duemq.model.messages.row_notes import PastChange
 from duemq.model.timing import format_ms
 from duemq.proxy.gateway.base import Receipt
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from duemq.bus.base import Bus, TopicInfo
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import Unavailable
-from duemq.model.record import StoredRecord
+from duemq.model.messages.record import StoredRecord
 
 Page = list[tuple[int, list[StoredRecord]]]  # what was read, by partition
 

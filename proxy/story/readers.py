@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from duemq.cluster.shard_reader import MessageState
-from duemq.model.access import Grant
+from duemq.cluster.shards.shard_reader import MessageState
+from duemq.model.callers.access import Grant
 from duemq.model.destinations.destination import Destination
-from duemq.model.group_topics import DEAD, RETRY, dead_letter_topic, retry_topic
+from duemq.model.topics.group_topics import DEAD, RETRY, dead_letter_topic, retry_topic
 
 MAX_READERS: Final = 50
 

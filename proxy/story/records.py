@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from duemq.bus.base import Bus
 from duemq.bus.partitioner import partition_of
 from duemq.client.consumer.retry.headers import ID
-from duemq.cluster.shard_reader import MessageState
+from duemq.cluster.shards.shard_reader import MessageState
 from duemq.model.errors import Unavailable
-from duemq.model.record import Record, StoredRecord, unpack_record
+from duemq.model.messages.record import Record, StoredRecord, unpack_record
 from duemq.proxy.response.topic_reader import readable
 from duemq.web.admission import Share
 

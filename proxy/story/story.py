@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from duemq.bus.base import GroupPosition
+from duemq.client.consumer.done_ranges import contains, decode_ranges
 from duemq.client.consumer.kafka.positions import done_in, own_metadata
+from duemq.client.consumer.letter import LetterPlace, letter_name
 from duemq.client.consumer.retry.headers import ERROR, REASON, origin_in
-from duemq.client.consumer.retry.letter import LetterPlace, letter_name
-from duemq.client.consumer.work.done_ranges import contains, decode_ranges
-from duemq.cluster.shard_reader import MessageState
-from duemq.model.dead_letters import DESTINATION, origin_of
+from duemq.cluster.shards.shard_reader import MessageState
 from duemq.model.errors import Unavailable
-from duemq.model.group_topics import dead_letter_topic, retry_topic
-from duemq.model.job import Job
-from duemq.model.names import fingerprint, of_redrive, of_return
-from duemq.model.record import Headers
-from duemq.proxy.destinations.relay_access import FiguresOf
+from duemq.model.log.job import Job
+from duemq.model.messages.dead_letters import DESTINATION, origin_of
+from duemq.model.messages.names import fingerprint, of_redrive, of_return
+from duemq.model.messages.record import Headers
+from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.relay_access import FiguresOf
 from duemq.proxy.response.render import Json, times
 from duemq.proxy.story.readers import Reader
 from duemq.proxy.story.records import Budget, PlacedRecord, Records

@@ -8,8 +8,8 @@ from duemq.cluster.backend import Backend
 from duemq.cluster.tracing.spans import Tracing
 from duemq.cluster.tracing.trace_context import Carrier, asks_for_spans, sampled_context
 from duemq.model.errors import Rejected
-from duemq.model.message import CANCEL, Draft, Terms
-from duemq.model.record import unpack_headers
+from duemq.model.messages.message import CANCEL, Draft, Terms
+from duemq.model.messages.record import unpack_headers
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import Selection

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.client.consumer.base import PartitionsMoved
+from duemq.client.consumer.letter import AT_ONCE, Pairs, letter_of
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import SIZE
-from duemq.client.consumer.retry.letter import AT_ONCE, Pairs, letter_of
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.message import Draft
-from duemq.model.names import of_return
-from duemq.model.record import pack_headers
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import of_return
+from duemq.model.messages.record import pack_headers
 from duemq.relay.embedded.source import EmbeddedSource
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from duemq.bus.base import TopicInfo
 from duemq.bus.topic_cursor import MORE, cursor_in, decode_cursor, encode_cursor
 from duemq.client.consumer.base import FetchPosition
-from duemq.client.consumer.work.done_ranges import decode_ranges, encode_ranges
+from duemq.client.consumer.done_ranges import decode_ranges, encode_ranges
 
 _MAX_CHARACTERS = 16 << 10  # of the ranges of a partition
 

@@ -1,5 +1,5 @@
 """Reads topics of a server's own log for a destination, and keeps how far it is as a cursor that no client can
-move (`model/names.py`).
+move (`model/messages/names.py`).
 
 One process has all partitions: nothing is ever taken away.
 """
@@ -18,10 +18,10 @@ from duemq.background.loop import Loop
 from duemq.background.outage import Outage
 from duemq.bus.base import Bus, TopicInfo
 from duemq.client.consumer.base import FetchPosition, Partition, PartitionsMoved
-from duemq.client.consumer.work.done_ranges import Ranges
+from duemq.client.consumer.done_ranges import Ranges
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.names import group_cursor
-from duemq.model.record import Headers, StoredRecord, unpack_record
+from duemq.model.messages.names import group_cursor
+from duemq.model.messages.record import Headers, StoredRecord, unpack_record
 from duemq.relay.embedded.places import decode_places, encode_places
 
 log = logging.getLogger(__name__)

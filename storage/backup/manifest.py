@@ -17,7 +17,7 @@ import orjson
 
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.checkpoint import read_position
+from duemq.storage.checkpoint.checkpoint import read_position
 from duemq.storage.data_folder import BACKUP
 from duemq.storage.fsync import Report, digest
 from duemq.storage.manifest import ListedFile, check_files, other_format

@@ -13,7 +13,7 @@ import orjson
 
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.ids import RESTORED
+from duemq.model.messages.ids import RESTORED
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.manifest import Backup, BackupFile, BackupShard, Progress, ProgressBar, damage, read_backup
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duemq.model.errors import DamagedFile
-from duemq.model.ids import IdCodec
-from duemq.model.key import due_of, last_key_at, offset_of
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import due_of, last_key_at, offset_of
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.reader import DelayFileReader
-from duemq.storage.shard.keyspace import DELAY_FILE, DROPS, ROWLESS_COUNT, U32, U64
+from duemq.storage.keyspace import DELAY_FILE, DROPS, ROWLESS_COUNT, U32, U64
 
 if TYPE_CHECKING:
     from duemq.storage.delay_files.imported_file import ImportedFile

@@ -22,15 +22,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from duemq.model.errors import DamagedFile
-from duemq.model.ids import IdCodec
-from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, KEY_DTYPE, checksum_of_rows, due_of, read_key
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.record import pack_headers
-from duemq.model.row import PLAIN_DUES, plain_row, row_of
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import CHECKSUM_MASK, KEY_BYTES, KEY_DTYPE, checksum_of_rows, due_of, read_key
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.record import pack_headers
+from duemq.model.messages.row import PLAIN_DUES, plain_row, row_of
 from duemq.storage.delay_files.about import About, Part
+from duemq.storage.delay_files.columns import SCHEMA, has_form
 from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
 from duemq.storage.delay_files.sealed_file import DelayFile
-from duemq.storage.imports.columns import SCHEMA, has_form
 
 MAX_TOPICS: Final = 1_000
 """With more topics, the messages of a file are not counted by topic here."""

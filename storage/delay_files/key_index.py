@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from duemq.model.errors import DamagedFile
-from duemq.model.key import read_key
+from duemq.model.messages.key import read_key
 from duemq.storage.delay_files.about import BadPage
 from duemq.storage.delay_files.key_pages import ColumnChunk, chunks_of
 

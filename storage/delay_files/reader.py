@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from duemq.model.errors import Unavailable
-from duemq.model.ids import IdCodec
+from duemq.model.messages.ids import IdCodec
 from duemq.storage.delay_files.about import BadPage, Part
 
 _OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20

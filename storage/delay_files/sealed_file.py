@@ -1,8 +1,8 @@
 """Delay files: pending messages of one shard and one 30-minute window as Parquet, sorted by key.
 
-    due_ms int64, offset int64, row int32     the key (model/key.py); no key comes twice
+    due_ms int64, offset int64, row int32     the key (model/messages/key.py); no key comes twice
     topic string, key binary, payload binary  what any Parquet tool can read of the far future
-    head binary                               the store's row up to the payload (model/row.py): both make the row
+    head binary                               the store's row up to its payload (model/messages/row.py)
 
 A null payload is an empty one in its column, for older versions join both columns, and `head` says that it is null.
 
@@ -32,9 +32,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from duemq.model.errors import CorruptStore, DamagedFile
-from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
+from duemq.model.messages.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
+from duemq.model.messages.row import message_key_in, payload_at, topic_of
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.model.row import message_key_in, payload_at, topic_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import FORMAT, About, BadPage, Part
 from duemq.storage.delay_files.key_index import SealedKeys, key_columns_of, place_of, read_group

@@ -19,12 +19,10 @@ from tempfile import TemporaryDirectory
 
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.import_command import cut
+from duemq.model.messages.import_command import cut
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.delay_files.imported_file import checksum_of, topics_of
 from duemq.storage.imports.importer import Intake, earlier_intake, inspect, take_in
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetch_object, is_object, name_of
 from duemq.storage.jobs.child import Progress, job_of_parent
 from duemq.storage.jobs.jobs import (
     BadJob,
@@ -39,6 +37,8 @@ from duemq.storage.jobs.jobs import (
     encode,
     import_job,
 )
+from duemq.storage.limits import ImportLimits
+from duemq.storage.object_store import ObjectStore, StoreAway, bucket_of, fetch_object, is_object, name_of
 
 _TRACE_CHARACTERS = 4_000
 

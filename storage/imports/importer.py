@@ -1,4 +1,5 @@
-"""Import delay files that others wrote: validated to the last row, and kept in one form (storage/imports/columns.py).
+"""Import delay files that others wrote: validated to the last row, kept in one form
+(storage/delay_files/columns.py).
 
 Everything here blocks, for a second or two per million messages; meant for a process or a thread of its own. Memory
 holds some thousand rows at a time, whatever the file's row groups are.
@@ -22,16 +23,16 @@ import pyarrow.parquet as pq
 
 from duemq.model.errors import BadDelayFile
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.key import make_key
+from duemq.model.messages.key import make_key
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.about import About
+from duemq.storage.delay_files.columns import MAX_ROWS, ROWS_PER_GROUP, SCHEMA, check_schema, is_normal, normalise
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES
 from duemq.storage.fsync import make_folder, sync_folder
-from duemq.storage.imports.columns import MAX_ROWS, ROWS_PER_GROUP, SCHEMA, check_schema, is_normal, normalise
-from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.row_rules import ImportRules
 from duemq.storage.imports.source import SourceFile, readable
+from duemq.storage.limits import ImportLimits
 
 FORMAT = 1
 _ABOUT = b"duemq-adopted"  # as in files of format 1

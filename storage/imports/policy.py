@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duemq.storage.imports import object_store
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.imports.object_store import ObjectStore, is_object
+from duemq.storage import object_store
 from duemq.storage.imports.source import outside
 from duemq.storage.jobs.jobs import ImportFile, ImportJob
+from duemq.storage.limits import ImportLimits
+from duemq.storage.object_store import ObjectStore, is_object
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duemq.model.errors import BadDelayFile
-from duemq.model.message import is_topic
-from duemq.model.record import HEADER
-from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_RULE
+from duemq.model.messages.message import is_topic
+from duemq.model.messages.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, why_implausible, window_of
-from duemq.model.topic_patterns import topic_matcher
-from duemq.storage.imports.limits import ImportLimits
+from duemq.model.topics.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_RULE
+from duemq.model.topics.topic_patterns import topic_matcher
+from duemq.storage.limits import ImportLimits
 
 _KNOWN_TOPICS = 10_000
 _LABEL = f"^(?:{LABEL.pattern})$"

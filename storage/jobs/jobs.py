@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from duemq.storage.delay_files.about import About
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.imports.object_store import ObjectStore
+from duemq.storage.limits import ImportLimits
+from duemq.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from duemq.storage.delay_files.catalog import CatalogFile

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, Protocol
 
 from rocksdict import WriteBatch
 
-from duemq.model.key import LOWEST
-from duemq.model.ledger import Entry
-from duemq.model.place import PLACE_BYTES, key_at, place_of
+from duemq.model.log.ledger import Entry
+from duemq.model.messages.key import LOWEST
+from duemq.model.messages.place import PLACE_BYTES, key_at, place_of
+from duemq.storage.keyspace import INDEX_CHUNK, INDEX_FILE, INDEX_RUN, INDEX_STATE, U32, U64
 from duemq.storage.message_index.runs import (
     Entries,
     Group,
@@ -35,7 +36,6 @@ from duemq.storage.message_index.runs import (
 )
 from duemq.storage.message_index.state import BuildStage, IndexState
 from duemq.storage.message_index.terms import ENTRY_BYTES, HASH_BYTES, IndexedTopics
-from duemq.storage.shard.keyspace import INDEX_CHUNK, INDEX_FILE, INDEX_RUN, INDEX_STATE, U32, U64
 
 _MAX_CHUNKS, _MAX_CHUNK_ENTRIES = 128, 1 << 16  # before they are merged
 _MAX_MERGED = 1 << 18  # entries that are merged at once, about; a run with half of them stays as it is

@@ -1,6 +1,6 @@
 """Sorted runs of the index: entries in pages, and how runs become fewer and longer.
 
-An entry in a run is 36 bytes: its hash and its place (`model/place.py`).
+An entry in a run is 36 bytes: its hash and its place (`model/messages/place.py`).
 
     page = entries of the whole run (u32) | n hashes (u64) | n places: all first bytes, all second ones, and so on
 
@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from duemq.model.place import LATEST_MS, PLACE_BYTES
+from duemq.model.messages.place import LATEST_MS, PLACE_BYTES
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.keyspace import U32
 from duemq.storage.message_index.terms import ENTRY_BYTES, HASH_BYTES
-from duemq.storage.shard.keyspace import U32
 
 PAGE_ENTRIES = 256
 

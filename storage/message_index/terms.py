@@ -1,7 +1,7 @@
 """What the index has of a message: a term is its message key or one of its labels.
 
 A term is known by 64 bits of BLAKE2b: a look-up reads the rows it finds, so that two terms with the same hash are told
-apart. An entry is this hash and the key of the row (`model/key.py`), 28 bytes.
+apart. An entry is this hash and the key of the row (`model/messages/key.py`), 28 bytes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from duemq.model.key import KEY_BYTES
-from duemq.model.record import HEAD
-from duemq.model.row import ROW, TOPIC_BYTES_AT
-from duemq.model.topic_patterns import topic_matcher
+from duemq.model.messages.key import KEY_BYTES
+from duemq.model.messages.record import HEAD
+from duemq.model.messages.row import ROW, TOPIC_BYTES_AT
+from duemq.model.topics.topic_patterns import topic_matcher
 
 HASH_BYTES = 8
 ENTRY_BYTES = HASH_BYTES + KEY_BYTES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from duemq.model.key import due_of
+from duemq.model.messages.key import due_of
 from duemq.model.timing import window_of
-from duemq.storage.shard.keyspace import ROW
+from duemq.storage.keyspace import ROW
 
 _MAX_PLACED = 5_000  # messages of a window: they are written again in one batch, while the event loop waits
 _MAX_BYTES = 32 << 20  # of the rows of all windows

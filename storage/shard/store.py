@@ -15,18 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
-from duemq.model.ended import EndedMessage
 from duemq.model.errors import CorruptStore, StoreFailed
-from duemq.model.ids import IdCodec
-from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
+from duemq.model.messages.ended import EndedMessage
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import due_of, dues_of, first_key_at, last_key_at
+from duemq.model.messages.row import topic_of
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.model.row import topic_of
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import DelayFileCatalog
-from duemq.storage.imports.records import ImportRecords
-from duemq.storage.message_index.index import MessageIndex
-from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import (
+from duemq.storage.keyspace import (
     APPLIED,
     CURSOR,
     DELAY_FILE,
@@ -46,7 +43,10 @@ from duemq.storage.shard.keyspace import (
     WINDOW,
     Position,
 )
-from duemq.storage.shard.rocksdb import Memory, open_store, without_log
+from duemq.storage.message_index.index import MessageIndex
+from duemq.storage.rocksdb import Memory, open_store, without_log
+from duemq.storage.shard.change_journal import Journal
+from duemq.storage.shard.records import ImportRecords
 from duemq.storage.shard.topic_counts import TopicCounts
 
 Puts = list[tuple[bytes, bytes]]

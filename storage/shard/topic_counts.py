@@ -20,8 +20,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
-from duemq.model.key import HIGHEST, LOWEST
-from duemq.storage.shard.keyspace import TOPIC_COUNT, U64
+from duemq.model.messages.key import HIGHEST, LOWEST
+from duemq.storage.keyspace import TOPIC_COUNT, U64
 
 log = logging.getLogger(__name__)
 

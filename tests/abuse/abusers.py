@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from duemq.bench.harness.workers import WorkerLink
+from duemq.bench.base.workers import WorkerLink
 from tests.abuse.base import FAT_TOPIC, Abuser, Sizes
 from tests.abuse.large import EmptyBatches, HugeHeads
 from tests.abuse.silent import IdleConnections, SlowHeads

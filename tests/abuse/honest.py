@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import BenchWorker
 from duemq.bench.clients.load import Job, SendWindow, SentMessages, send_steadily
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received, read
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import BenchWorker
 from duemq.bench.system.system import get
 
 TOPIC = "honest"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duemq.bench.harness.session import now_ms
-from duemq.bench.harness.workers import BenchWorker
+from duemq.bench.base.session import now_ms
+from duemq.bench.base.workers import BenchWorker
 from tests.abuse.abusers import KINDS, Counts, abuse
 from tests.abuse.account import Account
 from tests.abuse.base import Sizes

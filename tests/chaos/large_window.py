@@ -25,8 +25,8 @@ from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.dev.servers.usage import usage
 from duemq.election.single import SingleElection
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, MOVE, Draft
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, MOVE, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway

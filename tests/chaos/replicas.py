@@ -7,10 +7,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from duemq.model.ledger import Entry
-from duemq.model.row import count_topics
-from duemq.storage.shard.keyspace import ENDED, MOVED, NAME, ROW, WINDOW
-from duemq.storage.shard.rocksdb import Memory
+from duemq.model.log.ledger import Entry
+from duemq.model.messages.row import count_topics
+from duemq.storage.keyspace import ENDED, MOVED, NAME, ROW, WINDOW
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 

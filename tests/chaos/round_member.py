@@ -56,5 +56,5 @@ async def main(bootstrap: str, group: str, topic: str, folder: str, name: str, r
 
 if __name__ == "__main__":
     log_in_utc("info")
-    logging.getLogger("duemq.client.consumer.retry.failures").setLevel(logging.ERROR)  # of which there are thousands
+    logging.getLogger("duemq.client.consumer.failures").setLevel(logging.ERROR)  # of which there are thousands
     asyncio.run(main(*sys.argv[1:]))

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from duemq.dev.cluster.duemq_process import DuemqProcess
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.ports import free_port, is_open
 from duemq.dev.servers.process import wait_for
 from tests.chaos.faults.clocks import HOUR_MS

@@ -19,8 +19,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from duemq.client.consumer.retry.policy import LEVELS_MS
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.group_topics import dead_letter_topic
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.topics.group_topics import dead_letter_topic
 from tests.chaos.conftest import SEED
 from tests.chaos.consumer_worker import fails, rejected
 from tests.e2e.server import Server

@@ -14,7 +14,7 @@ import pytest
 from duemq.bus.base import Batches, Committer
 from duemq.bus.kafka.options import TRANSACTIONS
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import DuemqError, Fenced
 from tests.chaos.conftest import SEED
 from tests.chaos.delayed.account import Account

@@ -21,7 +21,7 @@ import httpx
 import orjson
 import pytest
 
-from duemq.cluster.progress import Progress
+from duemq.cluster.shards.progress import Progress
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.procfs import peak_rss_bytes
 from tests.support.servers.real_servers import need_servers

@@ -25,8 +25,8 @@ from duemq.bus.base import (
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
-from duemq.model.names import CursorName
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.names import CursorName
+from duemq.model.messages.record import Partition, StoredRecord
 
 
 class RenamedCommitter:

@@ -11,8 +11,8 @@ import pytest
 from duemq.bus.base import AppendResult, Bus, UnknownTopic
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed, Unavailable
-from duemq.model.names import PURGES, consumer_cursor
-from duemq.model.record import pack_record
+from duemq.model.messages.names import PURGES, consumer_cursor
+from duemq.model.messages.record import pack_record
 
 if TYPE_CHECKING:
     from tests.contract.conftest import ClockedPlug, Plug

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.e2e.server import Server, run
 

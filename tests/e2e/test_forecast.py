@@ -16,18 +16,18 @@ from pyspark.sql import SparkSession
 from rocksdict import WriteBatch
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ids import IdCodec
-from duemq.model.message import Draft
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.cli.forecast import forecast as command
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.forecast import store
 from duemq.pipeline.forecast.read import pending
 from duemq.storage.data_folder import read_info
-from duemq.storage.delay_files.transitions import begin_load
-from duemq.storage.shard.keyspace import ROW
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import ROW
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
+from duemq.storage.tiering.transitions import begin_load
 from tests.e2e.server import Server, run, wait_for
 from tests.support.shard.import_schedule import write_messages
 from tests.support.spark.other_file_system import other_file_system

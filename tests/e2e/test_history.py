@@ -21,8 +21,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.names import of_client, shard_of_name
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.messages.names import of_client, shard_of_name
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.questions import lateness_by_hour, once, outcomes_of, repeated, volume_by_day
 from duemq.pipeline.history.stream import HistoryWriter, LogSource, run

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.e2e.server import BIN, STOP_S, environment, free_port, wait_for
 

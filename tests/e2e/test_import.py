@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, run, wait_for
 from tests.support.shard.import_schedule import write_messages

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from duemq.client import Admin
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.e2e.test_import import COUNT, drafts, window_ahead

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import yaml
 
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.e2e.page_blocks import PageBlocks
 from tests.e2e.server import wait_for

@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from duemq.client import Admin
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, wait_for
 from tests.support.servers.real_servers import need_servers

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.client import Client
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.manifest import JobFolder

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from duemq.client import Client, Draft
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.e2e.server import Server, wait_for
 from tests.support.servers.real_servers import need_servers
 from tests.support.spark.spark_process import SparkProcess

@@ -25,8 +25,8 @@ from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.cluster.duemq_process import DuemqProcess
 from duemq.dev.servers.ports import free_port
-from duemq.model.ledger import Barrier
-from duemq.model.record import pack_record
+from duemq.model.log.ledger import Barrier
+from duemq.model.messages.record import pack_record
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.chaos.topics import administration, committed, delete_topic
 from tests.e2e.server import run, wait_for

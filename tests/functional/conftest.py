@@ -16,11 +16,11 @@ import orjson
 import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.storage.delay_files.tiering_process import perform
-from duemq.storage.jobs import tiering_job
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.storage.jobs.jobs import TieringJob, encode
 from duemq.storage.jobs.jobs import tiering_job as job_of
+from duemq.storage.tiering import tiering_job
+from duemq.storage.tiering.tiering_process import perform
 from tests.functional.kafka.kafka_bus import WITHIN_S, options
 
 GUARD = "key-of-the-guarded-server"

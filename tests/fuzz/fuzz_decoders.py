@@ -24,15 +24,15 @@ with atheris.instrument_imports(include=["duemq"]):
     from duemq.bus.topic_cursor import decode_cursor
     from duemq.cluster.admin.state import AdminState
     from duemq.cluster.admin.trail import TrailEntry
-    from duemq.model import plain
-    from duemq.model.access import ApiKey, id_of, new_key
+    from duemq.model.callers.access import ApiKey, id_of, new_key
+    from duemq.model.callers.session import Session
     from duemq.model.errors import CorruptStore, Rejected
-    from duemq.model.ids import IdCodec
-    from duemq.model.ledger import Barrier, Entry, read_ledger
-    from duemq.model.message import Draft, read_change, read_name, read_schedule, schedule_frame
-    from duemq.model.record import Header, StoredRecord, frame_of, pack_headers, pack_record
-    from duemq.model.row import read_row, row_of
-    from duemq.model.session import Session
+    from duemq.model.log.ledger import Barrier, Entry, read_ledger
+    from duemq.model.messages import plain
+    from duemq.model.messages.ids import IdCodec
+    from duemq.model.messages.message import Draft, read_change, read_name, read_schedule, schedule_frame
+    from duemq.model.messages.record import Header, StoredRecord, frame_of, pack_headers, pack_record
+    from duemq.model.messages.row import read_row, row_of
     from duemq.proxy.login.cookie import read_cookie, session_text
     from duemq.proxy.login.settings import LoginSettings
     from duemq.proxy.login.tokens import Issuer

@@ -25,17 +25,17 @@ from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
-from duemq.model.import_command import ImportCommand
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, Draft
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
-from duemq.storage.imports.columns import SCHEMA
+from duemq.storage.delay_files.columns import SCHEMA
 from duemq.storage.imports.importer import glance
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import IMPORTED
+from duemq.storage.shard.records import IMPORTED
 
 TOPIC, SHARDS = "orders", 2
 DELAY_FILE = TieringPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1, join_files=2, join_ms=0)

@@ -18,9 +18,9 @@ import pytest
 
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.delay.recovery.verify import verify
-from duemq.model.record import unpack_record
+from duemq.model.messages.record import unpack_record
 from duemq.storage.data_folder import Folder
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from tests.power.layer import Layer
 from tests.power.node_worker import TOPIC
 

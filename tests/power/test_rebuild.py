@@ -14,7 +14,7 @@ import pytest
 
 from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.model.errors import DuemqError
-from duemq.storage.backup.replica_swap import settle_all
+from duemq.storage.checkpoint.replica_swap import settle_all
 from tests.power.layer import Layer
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 

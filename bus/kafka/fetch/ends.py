@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 
 class LogEnds:

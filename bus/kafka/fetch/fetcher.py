@@ -20,7 +20,7 @@ from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Run, RunPart
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, FetchedRecords, Wire
 from duemq.model.errors import DuemqError
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.record import Partition, StoredRecord
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from aiokafka import errors
 from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import RunPart, limit_records
 from duemq.bus.kafka.requests.wire import EARLIEST, FetchedRecords, Wire
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.record import Partition, StoredRecord
 
 _FETCH_BYTES = 1 << 20
 _CACHE_BYTES = 16 << 20

@@ -10,8 +10,8 @@ from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 
 from duemq.bus.kafka.aiokafka_internals import BATCH_HEAD_BYTES, leniently
-from duemq.bus.kafka.fetch.frames import to_frame
-from duemq.model.record import StoredRecord
+from duemq.bus.kafka.frames import to_frame
+from duemq.model.messages.record import StoredRecord
 
 
 class DecodedRecords(NamedTuple):

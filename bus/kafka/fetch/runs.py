@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from operator import attrgetter
 
-from duemq.model.record import StoredRecord
+from duemq.model.messages.record import StoredRecord
 
 # What the objects of a frame take on top of its bytes.
 FRAME_OVERHEAD_BYTES = 200

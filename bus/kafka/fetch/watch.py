@@ -16,7 +16,7 @@ from duemq.bus.base import Subscription
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 _EVERY_S, _LOOK_S = 0.02, 1.0
 

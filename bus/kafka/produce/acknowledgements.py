@@ -9,7 +9,7 @@ from typing import Protocol
 from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.topics.catalog import Catalog
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 _LOOK_S = 0.25  # sends that take so long may wait for a topic that is gone, or that has no leader
 _GLANCE_S = 0.05  # how often the producer's own knowledge is looked at, which is free

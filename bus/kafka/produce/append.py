@@ -22,7 +22,7 @@ from duemq.bus.kafka.produce.batches import append_result, batches_of, refusal_o
 from duemq.bus.kafka.produce.stop import notice_error, stop
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from duemq.bus.base import AppendResult
-from duemq.bus.kafka.fetch.frames import to_kafka
+from duemq.bus.kafka.frames import to_kafka
 
 # Larger batches gain nothing, and a broker answers for a batch only once it has all of it.
 _BATCH_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final, NamedTuple
 
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 
 class Last(NamedTuple):

@@ -28,7 +28,7 @@ from duemq.bus.kafka.requests.describe_requests import DescribeTransactionsReque
 from duemq.bus.kafka.requests.partition_producers import OpenIn, PartitionProducers
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 

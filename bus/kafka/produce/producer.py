@@ -9,7 +9,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 
 class Setup(NamedTuple):

@@ -28,7 +28,7 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 

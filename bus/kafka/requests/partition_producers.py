@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 
 from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest
 from duemq.bus.kafka.requests.wire import Wire, group_by_topic
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from duemq.bus.kafka.aiokafka_internals import forget_topic, on_connection_close
 from duemq.bus.kafka.clients import new_client
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 EARLIEST, LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1

@@ -20,7 +20,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from duemq.bus.base import GroupPosition
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed, Rejected, Unavailable
-from duemq.model.names import MAX_READERS, PURGES, CursorName, reader_of
+from duemq.model.messages.names import MAX_READERS, PURGES, CursorName, reader_of
 
 # Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
 _PIECE: Final = 4_000

@@ -16,7 +16,7 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.bus.kafka.topics.topics import TOO_FEW_BROKERS, TopicMaker
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Unavailable
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.relay.trial import outlet_opener
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.relays.log import FiguresPublisher
-from duemq.model.topic_names import TopicNames
+from duemq.model.topics.topic_names import TopicNames
 from duemq.storage.data_folder import log_id_of
 
 if TYPE_CHECKING:  # they bring aiokafka, which a server without destinations does without

@@ -23,10 +23,10 @@ from duemq.cli.wiring.membership import prefix_for_relay
 from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, reach_brokers, registry
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.internal_topics import ADMIN, create_admin_log
+from duemq.cluster.topics.internal_topics import ADMIN, create_admin_log
 from duemq.model.errors import BadConfig
 from duemq.model.readiness import Readiness, Reason
-from duemq.model.topic_names import TopicNames
+from duemq.model.topics.topic_names import TopicNames
 from duemq.web import status
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 

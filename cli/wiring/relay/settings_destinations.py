@@ -16,7 +16,7 @@ from duemq.cluster.admin.destination_registry import FIELDS, Begin
 from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.destinations.positions import begin_at
-from duemq.proxy.destinations.relay_access import Ended, none_at_work
+from duemq.proxy.relay_access import Ended, none_at_work
 
 log = logging.getLogger(__name__)
 

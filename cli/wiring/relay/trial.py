@@ -14,7 +14,7 @@ import orjson
 from duemq.cli.settings.settings import Settings
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import Rejected
-from duemq.proxy.destinations.relay_access import SystemReply
+from duemq.proxy.relay_access import SystemReply
 
 if TYPE_CHECKING:
     from duemq.client.consumer.retry.headers import Headers

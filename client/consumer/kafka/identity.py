@@ -16,11 +16,11 @@ from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.aiokafka_internals import client_of
 from duemq.bus.kafka.requests.topic_ids import topic_ids
+from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.parking import ANEW, Parking
 from duemq.client.consumer.kafka.positions import done_in, is_of, own_metadata, says_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
-from duemq.client.consumer.work.done_ranges import Ranges
 
 _ASK_S = 10.0
 

@@ -12,19 +12,19 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from duemq.bus.kafka.clients import new_consumer
 from duemq.client.consumer.base import Mismatch, PartitionsMoved
 from duemq.client.consumer.kafka.assignors import assignor
+from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.client.consumer.retry.publisher import Returns
 
 _JOIN_S: Final = 60.0
 
 
 class KafkaLog:
-    """`bootstrap`: Kafka's. `own_name`: of the group inside duemq, if it is another (`model/topic_names.py`)."""
+    """`bootstrap`: Kafka's. `own_name`: of the group inside duemq, if it is another (`model/topics/topic_names.py`)."""
 
     def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options

@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from duemq.client.consumer.base import FetchPosition
-from duemq.client.consumer.work.done_ranges import Ranges, decode_ranges, encode_ranges
+from duemq.client.consumer.done_ranges import Ranges, decode_ranges, encode_ranges
 
 _PULL = re.compile(
     r"duemq pull=(\d{1,18})(?: of=([0-9a-f]{8}))?(?: topics=((?:[\w-]{8})*))?(?: done=([\w-]+))?", re.ASCII

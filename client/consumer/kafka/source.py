@@ -34,6 +34,7 @@ from duemq.bus.kafka.aiokafka_internals import (
 from duemq.bus.kafka.clients import new_consumer
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.identity import TopicIdentity
 from duemq.client.consumer.kafka.offsets import FileOffsets
 from duemq.client.consumer.kafka.parking import ANEW, Parking
@@ -42,7 +43,6 @@ from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, commit_once, named
 from duemq.client.consumer.kafka.topics import partitions_of, survey
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.work.done_ranges import Ranges
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from duemq.bus.kafka.requests.config_requests import IncrementalAlterConfigsRequ
 from duemq.client.consumer.kafka.positions import topics_in
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.group_topics import dead_letter_topic, retry_topic
+from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 
 log = logging.getLogger(__name__)
 

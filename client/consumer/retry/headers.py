@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from duemq.model.dead_letters import SHARE_GROUP
-from duemq.model.names import RETURN_HEADER
+from duemq.model.messages.dead_letters import SHARE_GROUP
+from duemq.model.messages.names import RETURN_HEADER
 
 Header = tuple[str, bytes | None]
 Headers = Sequence[Header]

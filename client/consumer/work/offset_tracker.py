@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.done_ranges import Ranges, behind, contains, done_ranges
 from duemq.client.consumer.work.aside import Aside
-from duemq.client.consumer.work.done_ranges import Ranges, behind, contains, done_ranges
 
 
 class Book:

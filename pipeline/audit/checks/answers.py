@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.violations import listed
 
 _OF_CHANGES: Final = (

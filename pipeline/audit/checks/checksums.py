@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.changes import MESSAGE
 from duemq.pipeline.audit.window import Finding, ShardWindow
 

@@ -11,8 +11,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.ids import DIRECT
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import DIRECT
 from duemq.pipeline.audit.violations import listed
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs import logs

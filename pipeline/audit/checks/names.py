@@ -12,7 +12,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.violations import id_text, listed
 
 RULES: dict[str, str] = {

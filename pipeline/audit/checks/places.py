@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from duemq.model.ids import DIRECT
+from duemq.model.messages.ids import DIRECT
 from duemq.pipeline.audit.outcomes import PLACE_BITS
 from duemq.pipeline.audit.violations import id_text, listed, place_text
 

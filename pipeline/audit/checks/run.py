@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.checks import answers, checksums, expected, letters, names, places
 from duemq.pipeline.audit.evidence import Gathered, Judged
 from duemq.pipeline.audit.imported import AuditedFile

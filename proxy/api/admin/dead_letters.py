@@ -9,10 +9,10 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.cluster.internal_topics import is_internal
-from duemq.model.dead_letters import origin_of, redrives_in
+from duemq.cluster.topics.internal_topics import is_internal
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.record import StoredRecord, unpack_record
+from duemq.model.messages.dead_letters import origin_of, redrives_in
+from duemq.model.messages.record import StoredRecord, unpack_record
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.jobs.topic_work import place_of, source_of
 from duemq.proxy.request.message_ref import check_topic

@@ -1,11 +1,11 @@
-"""The endpoints of administrators: part of the one table (`proxy/api/table.py`)."""
+"""The endpoints of administrators: part of the one table (`proxy/table.py`)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from duemq.cluster.admin.trail import MAX_ENTRIES
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.proxy.api.admin import keys, schemas, trail
 from duemq.proxy.api.admin.job_endpoints import JOB_ENDPOINTS
 from duemq.proxy.api.endpoint import Endpoint, Parameter, ResponseSpec

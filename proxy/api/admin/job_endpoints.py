@@ -1,10 +1,10 @@
-"""The endpoints of bulk jobs and of dead letters in topics: part of the one table (`proxy/api/table.py`)."""
+"""The endpoints of bulk jobs and of dead letters in topics: part of the one table (`proxy/table.py`)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.proxy.api.admin import dead_letters, job_shapes, jobs
 from duemq.proxy.api.endpoint import Endpoint, Parameter, ResponseSpec
 from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT

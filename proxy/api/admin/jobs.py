@@ -10,13 +10,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.cluster.admin.jobs import Jobs
-from duemq.cluster.internal_topics import JOBS, is_internal
-from duemq.cluster.job_plans import append_whole
-from duemq.model.access import Grant, Scope
+from duemq.cluster.topics.internal_topics import JOBS, is_internal
+from duemq.cluster.topics.job_plans import append_whole
+from duemq.model.callers.access import Grant, Scope
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.job import OF_THE_DEAD, Job, JobEvent, JobState, Order, Position, new_id
+from duemq.model.log.job import OF_THE_DEAD, Job, JobEvent, JobState, Order, Position, new_id
 from duemq.model.timing import shown
-from duemq.model.topic_patterns import topic_matcher
+from duemq.model.topics.topic_patterns import topic_matcher
 from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.jobs.order import read_order

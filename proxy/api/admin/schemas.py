@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from duemq.model.access import MAX_RATE, MAX_TOPICS
+from duemq.model.callers.access import MAX_RATE, MAX_TOPICS
 from duemq.proxy.api.schemas import Closed, Duration, Instant, Ms, Rfc3339, Shape
 
 ScopeName = Literal["send", "read", "cancel", "operate", "admin"]

@@ -15,10 +15,10 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.access import Scope
-from duemq.model.dead_letters import DESTINATION, home_of
+from duemq.model.callers.access import Scope
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.group_topics import group_of_letters
+from duemq.model.messages.dead_letters import DESTINATION, home_of
+from duemq.model.topics.group_topics import group_of_letters
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api

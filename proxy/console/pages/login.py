@@ -8,8 +8,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.model.callers.session import digest_of
 from duemq.model.errors import Rejected
-from duemq.model.session import digest_of
 from duemq.proxy.access import GRANT, SESSION, UNCHANGED, Credential, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.bus.topic_cursor import encode_cursor
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.cluster.figures import HORIZONS_MS
-from duemq.model.access import Grant
+from duemq.model.callers.access import Grant
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of

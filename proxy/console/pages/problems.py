@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from duemq.model.access import Grant
-from duemq.model.dead_letters import DESTINATION, MALFORMED, home_of
+from duemq.model.callers.access import Grant
 from duemq.model.destinations.destination import Destination
-from duemq.model.group_topics import group_of_letters
-from duemq.model.job import JobState
+from duemq.model.log.job import JobState
+from duemq.model.messages.dead_letters import DESTINATION, MALFORMED, home_of
+from duemq.model.topics.group_topics import group_of_letters
 from duemq.proxy.api.admin.jobs import is_covered as is_job_covered
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.views import ms_text, number

@@ -16,13 +16,13 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model import group_topics
-from duemq.model.access import Scope
-from duemq.model.dead_letters import REDRIVEN_FROM
+from duemq.model.callers.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
-from duemq.model.names import of_redrive
+from duemq.model.messages.dead_letters import REDRIVEN_FROM
+from duemq.model.messages.names import of_redrive
 from duemq.model.timing import LAST_MS, format_ms, parse_instant
-from duemq.model.topic_patterns import topic_matcher
+from duemq.model.topics import group_topics
+from duemq.model.topics.topic_patterns import topic_matcher
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.bus.topic_cursor import MAX_PARTITIONS, encode_cursor
-from duemq.model.group_topics import DEAD, RETRY
 from duemq.model.timing import parse_instant
-from duemq.model.topic_names import OWN
+from duemq.model.topics.group_topics import DEAD, RETRY
+from duemq.model.topics.topic_names import OWN
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import sees_payloads

@@ -19,7 +19,7 @@ from pathlib import Path
 import uvloop
 
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.chaos.delayed.account import Account
 from tests.chaos.delayed.plan import KINDS
 from tests.chaos.delayed.run import OF_BROKER, Rounds, run

@@ -16,7 +16,7 @@ import orjson
 
 from duemq.bus.base import Batches, Bus, Committer
 from duemq.model.errors import DuemqError, Fenced
-from duemq.model.record import pack_record, unpack_record
+from duemq.model.messages.record import pack_record, unpack_record
 from tests.chaos.delayed.journal import Commit, Journal, Outcome, SentMessage, outcome_of
 
 _BACK_OFF_S = 0.05

@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.shard.shard import Shard
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import DuemqError
-from duemq.model.record import pack_record
+from duemq.model.messages.record import pack_record
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.storage.data_folder import Folder
 from tests.chaos.delayed.holds import Api
 from tests.chaos.delayed.journal import Outcome, outcome_of

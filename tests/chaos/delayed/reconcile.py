@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from tests.chaos.delayed.journal import Journal, Outcome
 from tests.chaos.delayed.model_shard import Logs
 from tests.chaos.topics import consumer

@@ -13,7 +13,7 @@ from typing import Any
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.cluster.internal_topics import committer_name
+from duemq.cluster.topics.internal_topics import committer_name
 from duemq.model.errors import Unavailable
 from tests.chaos.delayed.holds import Api
 from tests.chaos.delayed.journal import Journal

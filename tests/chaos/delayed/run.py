@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from duemq.cluster.internal_topics import committer_name
+from duemq.cluster.topics.internal_topics import committer_name
 from tests.chaos.delayed.model_shard import ModelShard
 from tests.chaos.delayed.node_round import SHARDS, play_nodes
 from tests.chaos.delayed.plan import KINDS, Kind, plan

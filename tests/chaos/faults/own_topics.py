@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from duemq.cluster.internal_topics import ADMIN, JOBS, TRAIL
+from duemq.cluster.topics.internal_topics import ADMIN, JOBS, TRAIL
 from tests.chaos.topics import delete_topic, describe, move_topic
 from tests.chaos.world import World
 from tests.e2e.load import now_ms

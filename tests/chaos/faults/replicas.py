@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from duemq.dev.cluster.duemq_process import DuemqProcess
-from duemq.storage.shard.keyspace import Position
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import Position
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 from tests.chaos.faults.copies import as_by_retention
 from tests.chaos.world import World

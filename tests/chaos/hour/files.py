@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from tests.chaos.pace import SLOW
 from tests.chaos.world import World

@@ -17,12 +17,12 @@ from duemq.cluster.admin import api_keys, state
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.jobs import Jobs
 from duemq.cluster.admin.log import AdminLog
-from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.topics.internal_topics import create_logs
 from duemq.delay.node_backend import NodeBackend
+from duemq.model.callers.session import digest_of, new_session
 from duemq.model.errors import Rejected
-from duemq.model.job import Job, JobEvent, JobState, Order, Position, new_id
-from duemq.model.message import Draft
-from duemq.model.session import digest_of, new_session
+from duemq.model.log.job import Job, JobEvent, JobState, Order, Position, new_id
+from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.jobs.runner import JobRunner
 from tests.support.http.proxy_site import running_node

@@ -17,9 +17,9 @@ from duemq.cluster.admin import log as admin_log
 from duemq.cluster.admin import state as admin_state
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import MAX_BYTES, Change
-from duemq.cluster.internal_topics import ADMIN, create_logs
+from duemq.cluster.topics.internal_topics import ADMIN, create_logs
 from duemq.model.errors import Rejected, StoreFailed, Unavailable
-from duemq.model.record import pack_record
+from duemq.model.messages.record import pack_record
 
 pytestmark = pytest.mark.anyio
 

@@ -17,11 +17,11 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.jobs import MAX_JOBS
 from duemq.cluster.admin.sessions import MAX_SESSIONS
 from duemq.cluster.admin.state import Change
-from duemq.cluster.internal_topics import ADMIN, create_logs
-from duemq.model.access import new_key
-from duemq.model.job import Job, JobState, Order, Position, new_id
-from duemq.model.record import pack_record
-from duemq.model.session import digest_of, new_session
+from duemq.cluster.topics.internal_topics import ADMIN, create_logs
+from duemq.model.callers.access import new_key
+from duemq.model.callers.session import digest_of, new_session
+from duemq.model.log.job import Job, JobState, Order, Position, new_id
+from duemq.model.messages.record import pack_record
 
 pytestmark = pytest.mark.anyio
 DAY_MS = 86_400_000

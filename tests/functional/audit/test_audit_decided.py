@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit import changes
 from duemq.pipeline.audit.checks import names
 from tests.support.spark.log_frames import frame_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import DIRECT, IdCodec
 from duemq.pipeline.audit.checks import expected
 from duemq.pipeline.audit.evidence import Gathered
 from duemq.pipeline.audit.job import conclude

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.record import pack_headers
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.record import pack_headers
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
 from duemq.pipeline.logs.logs import commands

@@ -13,16 +13,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duemq.client import Admin
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.ports import HOST, free_port
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit import imported
 from duemq.pipeline.audit.evidence import Gathered
 from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
 from duemq.pipeline.audit.job import AuditResult, audit, conclude
 from duemq.pipeline.files.s3a import store_of
-from duemq.storage.imports.object_store import ObjectStore
+from duemq.storage.object_store import ObjectStore
 from tests.e2e.server import Server, wait_for
 from tests.functional.audit.test_audit_imported import WINDOW, write
 from tests.functional.audit.test_audit_review import history

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.checks import letters
 from duemq.pipeline.logs import decode
 from tests.support.spark.log_frames import frame_of

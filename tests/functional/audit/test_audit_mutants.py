@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit import violations
 from duemq.pipeline.audit.checks import answers, places, run
 from duemq.pipeline.audit.evidence import Gathered, Judged

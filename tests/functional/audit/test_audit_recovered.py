@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from duemq.model.key import CHECKSUM_MASK, checksum, make_key
-from duemq.model.ledger import Answer, Entry
-from duemq.model.record import pack_record
+from duemq.model.log.ledger import Answer, Entry
+from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
+from duemq.model.messages.record import pack_record
 from duemq.pipeline.audit import window
 from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, _notes, conclude

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.model.key import CHECKSUM_MASK, checksum, make_key
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
 from duemq.pipeline.audit import window
 from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, conclude

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.model.key import CHECKSUM_MASK, checksum, make_key
+from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
 from duemq.pipeline.audit import sums, window
 from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, conclude

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.model.key import checksum, make_key
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.key import checksum, make_key
 from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, conclude, judge

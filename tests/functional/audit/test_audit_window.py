@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.model.ledger import OutcomeCounts
+from duemq.model.log.ledger import OutcomeCounts
 from duemq.pipeline.audit.changes import cycles
 from duemq.pipeline.audit.lateness import Late, Spread, spreads, summary, together
 from duemq.pipeline.audit.window import Finding, ShardWindow, idle, of_range, standing, windows

@@ -12,10 +12,10 @@ from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from duemq.bench.spark.audit import fill
-from duemq.bus.kafka.fetch.frames import to_kafka
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.bus.kafka.frames import to_kafka
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Unavailable
-from duemq.model.message import Draft, schedule_frame
+from duemq.model.messages.message import Draft, schedule_frame
 from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.job import audit
 from duemq.pipeline.audit.read import MARGIN_MS, topic_ranges

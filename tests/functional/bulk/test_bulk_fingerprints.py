@@ -6,9 +6,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.names import Name, fingerprint, of_client
-from duemq.model.record import pack_headers, pack_record
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.names import Name, fingerprint, of_client
+from duemq.model.messages.record import pack_headers, pack_record
 from duemq.pipeline.logs.logs import commands
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests

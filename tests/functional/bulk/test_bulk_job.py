@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from duemq.client import Admin
 from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import Rejected
-from duemq.model.ids import peek
+from duemq.model.messages.ids import peek
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.ids import write_ids
@@ -27,9 +27,9 @@ from duemq.pipeline.bulk_schedule.stage import FolderStage
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs.server import Server
-from duemq.storage.imports.columns import is_normal
+from duemq.storage.delay_files.columns import is_normal
 from duemq.storage.imports.importer import inspect
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 from tests.support.spark.bulk_site import Sentences, bulk_site, first_window, rows
 from tests.support.spark.spark_site import spark_tests
 

@@ -21,9 +21,9 @@ from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, reason
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.migrate import divided, from_csv
-from duemq.storage.imports.columns import SCHEMA as FORM
+from duemq.storage.delay_files.columns import SCHEMA as FORM
 from duemq.storage.imports.importer import inspect
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 from tests.support.spark.bulk_rows import LIMITS, SCHEMA, rows
 from tests.support.spark.spark_site import spark_tests
 

@@ -27,7 +27,7 @@ from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs.tables import fingerprint, read_table
 from duemq.pipeline.spark.progress import Silent
-from duemq.storage.imports.columns import is_normal
+from duemq.storage.delay_files.columns import is_normal
 from tests.e2e.server import environment, wait_for
 from tests.support.spark.bulk_site import Sentences, Site, bulk_site, first_window, rows
 from tests.support.spark.spark_site import spark_tests

@@ -8,7 +8,7 @@ import time
 import pytest
 from playwright.sync_api import Browser, expect
 
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from tests.functional.console.conftest import Site
 from tests.support.http.browser import Visitor

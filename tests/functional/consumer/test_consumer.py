@@ -16,16 +16,16 @@ from prometheus_client import CollectorRegistry
 from duemq.client.consumer import BlockingConsumer, ConsumerCollector
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.kafka.topics import prepare
+from duemq.client.consumer.letter import letter_of
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.letter import letter_of
 from duemq.client.consumer.retry.policy import Delays, Levels, Reject, RetryLater, Wait
-from duemq.client.consumer.retry.publisher import Returns
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected
-from duemq.model.group_topics import dead_letter_topic, retry_topic
-from duemq.model.names import of_client, shard_of_name
+from duemq.model.messages.names import of_client, shard_of_name
+from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 from tests.support.consumer.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.client.consumer.base import Mismatch
 from duemq.client.consumer.kafka.assignors import assignor
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.election.allocation import StrategyName
 from tests.functional.kafka.kafka_bus import WITHIN_S, new_topic
 

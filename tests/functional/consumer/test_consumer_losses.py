@@ -13,8 +13,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, Reject, RetryLater
 from duemq.client.consumer.kafka.positions import metadata_of
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.group_topics import dead_letter_topic, retry_topic
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 from tests.support.consumer.consumer_site import (
     WITHIN_S,
     committed,

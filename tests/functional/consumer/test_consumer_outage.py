@@ -15,8 +15,8 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.group_topics import dead_letter_topic
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.topics.group_topics import dead_letter_topic
 from tests.e2e.server import Server
 from tests.support.consumer.consumer_site import committed, new_group, new_topic, read_all, send, until
 from tests.support.servers.real_servers import need_servers
@@ -38,7 +38,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
 async def test_a_broker_is_killed_and_comes_back(
     kafka: KafkaServers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.client.consumer.retry.publisher._SEND_S", 2.0)
+    monkeypatch.setattr("duemq.client.consumer.kafka.publisher._SEND_S", 2.0)
     topic, group, seen = await new_topic(kafka.bootstrap, 2), new_group(), Counter[str]()
     options = ConsumerOptions(start="first", retry=Delays(["100ms"] * 3), commit_interval_s=0.5)
     consumer, failing, gone = Consumer(group, kafka.bootstrap, options), asyncio.Event(), asyncio.Event()

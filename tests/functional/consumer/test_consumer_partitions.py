@@ -19,9 +19,9 @@ from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Record
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected
-from duemq.model.group_topics import dead_letter_topic, retry_topic
+from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 from tests.functional.kafka.kafka_bus import batch_with_a_bad_name
 from tests.support.consumer.consumer_site import (
     WITHIN_S,

@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.kafka.log import KafkaLog
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.support.consumer.consumer_site import committed, new_group, new_topic, send
 from tests.support.servers.real_servers import need
 

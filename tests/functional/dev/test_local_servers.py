@@ -13,10 +13,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from kazoo.client import KazooClient
 
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.dev.kafka.kafka_security import User
 from duemq.dev.servers import jars
 from duemq.dev.servers.errors import LocalError, NotAvailable
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.dev.servers.kafka_security import User
 from duemq.dev.servers.process import Process
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.support.servers.real_servers import need_servers

@@ -16,7 +16,7 @@ import httpx
 import orjson
 import pytest
 
-from duemq.model.ids import peek
+from duemq.model.messages.ids import peek
 from duemq.model.timing import FIRST_MS
 from tests.support.http.proxy_site import proxy_site
 

@@ -13,7 +13,7 @@ import httpx
 import orjson
 import pytest
 
-from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.table import ENDPOINTS
 from tests.abuse.server import AbusedServer
 
 MIB = 1 << 20

@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from duemq.model.record import StoredRecord
+from duemq.model.messages.record import StoredRecord
 from duemq.proxy.response.render import records_bytes
-from duemq.web.connections import ConnectionLimits
+from duemq.web.connection.connections import ConnectionLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.raw_site import PATIENT, site, until
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from duemq.proxy.api.openapi import describe
-from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.openapi import describe
+from duemq.proxy.table import ENDPOINTS
 from tests.functional.conftest import GUARD
 
 pytestmark = pytest.mark.xdist_group("server")

@@ -12,7 +12,7 @@ import pytest
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
 from duemq.client.idempotency import MemoryStore, RocksStore, once
-from duemq.model.group_topics import dead_letter_topic
+from duemq.model.topics.group_topics import dead_letter_topic
 from tests.support.consumer.consumer_site import WITHIN_S, new_group, new_topic, read_all, send, until
 
 pytestmark = pytest.mark.anyio

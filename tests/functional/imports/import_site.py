@@ -10,8 +10,8 @@ from typing import Any
 
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.copies import Copy
-from duemq.model.key import HIGHEST, LOWEST
-from duemq.model.message import Draft
+from duemq.model.messages.key import HIGHEST, LOWEST
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed

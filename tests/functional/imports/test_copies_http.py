@@ -15,7 +15,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.cluster.codec import TOKEN_HEADER
+from duemq.cluster.shards.codec import TOKEN_HEADER
 from duemq.delay.api.imported_files import routes
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.api.peers import HttpPeers

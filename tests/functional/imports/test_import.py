@@ -18,14 +18,14 @@ from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import Behind, CorruptStore, StoreFailed
-from duemq.model.key import make_key
-from duemq.model.ledger import FileDecision
-from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.log.ledger import FileDecision
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, LocalFile
 from duemq.storage.jobs.jobs import ImportJob
 from duemq.storage.jobs.parent import Unresponsive, lines_of
+from duemq.storage.shard.records import IMPORTED, PENDING, REJECTED, LocalFile
 from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, hand_over, master_and_standby, outcome, pending
 from tests.support.shard.import_schedule import write_messages
 from tests.support.shard.shard_oracle import Handed

@@ -12,8 +12,8 @@ import pytest
 from duemq.client import Admin
 from duemq.client.http.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownImport
 from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.model.ids import peek
-from duemq.model.import_command import ImportCommand, shard_of_content
+from duemq.model.messages.ids import peek
+from duemq.model.messages.import_command import ImportCommand, shard_of_content
 from duemq.model.timing import WINDOW_MS
 from tests.functional.imports.test_import_proxy import settled, write
 from tests.support.http.proxy_site import SHARDS, proxy_site

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.import_schedule import ImportSchedule
 from tests.support.shard.seeds import SEEDS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duemq.model.import_command import ImportCommand, shard_of_content
-from duemq.model.message import Draft
+from duemq.model.messages.import_command import ImportCommand, shard_of_content
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from tests.support.http.proxy_site import SHARDS, proxy_site
 from tests.support.shard.import_schedule import write_messages

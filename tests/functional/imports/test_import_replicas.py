@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED
+from duemq.storage.shard.records import IMPORTED, PENDING, REJECTED
 from tests.functional.imports.import_site import (
     DRAFTS,
     WINDOW,

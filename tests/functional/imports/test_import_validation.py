@@ -14,10 +14,10 @@ import pytest
 
 from duemq.model.errors import BadDelayFile, DiskFull, StoreFailed
 from duemq.model.timing import LAST_MS
+from duemq.storage.delay_files.columns import SCHEMA, is_normal
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES
-from duemq.storage.imports.columns import SCHEMA, is_normal
 from duemq.storage.imports.importer import Intake, inspect, take_in
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
 # --- what is taken in -------------------------------------------------------------------------------------------------

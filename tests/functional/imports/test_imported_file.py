@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ids import IdCodec
-from duemq.model.key import LOWEST, checksum, make_key
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.record import pack_headers
-from duemq.model.row import read_row, row_of, without_payload
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import LOWEST, checksum, make_key
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.record import pack_headers
+from duemq.model.messages.row import read_row, row_of, without_payload
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
+from duemq.storage.delay_files.columns import SCHEMA
 from duemq.storage.delay_files.imported_file import ImportedFile, checksum_of, dues
-from duemq.storage.imports.columns import SCHEMA
 from duemq.storage.imports.importer import take_in
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 from tests.support.node.import_files import WINDOW, file_of, message
 
 SHARD, OFFSET = 7, 2**33 + 5

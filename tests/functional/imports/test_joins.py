@@ -9,8 +9,8 @@ import pytest
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import DamagedFile
-from duemq.model.key import make_key
-from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, Change, Draft
 from duemq.storage.delay_files.imported_file import ids_of
 from tests.functional.imports.import_site import WINDOW
 from tests.support.shard.import_schedule import write_messages

@@ -21,14 +21,14 @@ from duemq.delay.imports.file_importer import FileImporter
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.errors import BadDelayFile
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.delay_files.columns import SCHEMA, is_normal
 from duemq.storage.imports import import_process
-from duemq.storage.imports.columns import SCHEMA, is_normal
 from duemq.storage.imports.importer import glance
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetch_object, outside, wrong_uri
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, Reading, encode, import_job
 from duemq.storage.jobs.parent import lines_of
+from duemq.storage.limits import ImportLimits
+from duemq.storage.object_store import ObjectStore, StoreAway, fetch_object, outside, wrong_uri
 from tests.e2e.server import Server, wait_for
 from tests.functional.imports.import_site import DRAFTS, master_and_standby
 from tests.support.node.import_files import WINDOW, file_of, message

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duemq.model.errors import BadDelayFile, Rejected
-from duemq.model.rules import MAX_LABELS
 from duemq.model.timing import LAST_MS, WINDOW_MS
+from duemq.model.topics.rules import MAX_LABELS
 from duemq.proxy.request.ingress import Ingress, MessageLimits
-from duemq.storage.imports.columns import OWN, ROWS_PER_GROUP, SCHEMA
+from duemq.storage.delay_files.columns import OWN, ROWS_PER_GROUP, SCHEMA
 from duemq.storage.imports.importer import inspect, take_in
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
 

@@ -17,8 +17,8 @@ from duemq.bus.memory import MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Unavailable
-from duemq.model.job import Job, JobState, Order, Position, new_id
-from duemq.model.record import pack_record
+from duemq.model.log.job import Job, JobState, Order, Position, new_id
+from duemq.model.messages.record import pack_record
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.jobs.runner import JobRunner

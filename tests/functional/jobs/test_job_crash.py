@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from duemq.model.job import Job, JobEvent, JobState
+from duemq.model.log.job import Job, JobEvent, JobState
 from duemq.proxy.jobs import runner
 from tests.support.jobs.job_world import World, hurry
 

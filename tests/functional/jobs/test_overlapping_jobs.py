@@ -10,10 +10,10 @@ from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryLog
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
-from duemq.model.job import new_id
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, MOVE, Draft, Terms
-from duemq.model.row_notes import MAX_TAGS
+from duemq.model.log.job import new_id
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, MOVE, Draft, Terms
+from duemq.model.messages.row_notes import MAX_TAGS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from tests.support.http.proxy_site import running_node

@@ -14,9 +14,9 @@ from aiokafka.record.util import calc_crc32c
 from duemq.bus.base import Bus, Committer
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import TRANSACTIONS, KafkaOptions
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
-from duemq.model.record import pack_record, unpack_record
+from duemq.model.messages.record import pack_record, unpack_record
 
 WITHIN_S = 300.0
 

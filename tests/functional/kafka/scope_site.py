@@ -11,10 +11,10 @@ import httpx
 
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.topics.topics import NEVER, settings_of_own
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.process import wait_for
-from duemq.model.names import of_client, shard_of_name
+from duemq.model.messages.names import of_client, shard_of_name
 from tests.chaos.topics import committed, make_topic
 from tests.e2e.server import run
 

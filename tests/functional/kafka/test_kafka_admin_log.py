@@ -11,8 +11,8 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.cluster.admin import log as admin_log
 from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.cluster.admin.log import AdminLog
-from duemq.cluster.internal_topics import ADMIN, create_logs
-from duemq.model.access import id_of
+from duemq.cluster.topics.internal_topics import ADMIN, create_logs
+from duemq.model.callers.access import id_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.servers]
 

@@ -11,7 +11,7 @@ import pytest
 from duemq.bus.base import AppendResult
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.errors import LogFailed, Rejected, Unavailable
-from duemq.model.record import pack_record
+from duemq.model.messages.record import pack_record
 from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, own_log, values
 
 pytestmark = pytest.mark.anyio

@@ -16,9 +16,9 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.bus.kafka.topics import blocked_partitions
-from duemq.cluster.internal_topics import IMPORTER
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.record import Partition, StoredRecord
+from duemq.cluster.topics.internal_topics import IMPORTER
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.messages.record import Partition, StoredRecord
 from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, options, own_log, values
 
 pytestmark = pytest.mark.anyio

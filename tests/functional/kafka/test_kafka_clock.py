@@ -9,8 +9,8 @@ import pytest
 
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.topics.clock_topic import CLOCK_TOPIC
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.bus.kafka.clock.clock_topic import CLOCK_TOPIC
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.functional.kafka.kafka_bus import frames, new_topic, options, own_log
 from tests.functional.kafka.test_kafka_refusals import delete
 

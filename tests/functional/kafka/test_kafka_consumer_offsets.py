@@ -16,9 +16,9 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.topics.consumer_offsets import MAX_CURSOR_BYTES
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.client.lag import LagReader
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.names import PURGES, CursorName, consumer_cursor
+from duemq.model.messages.names import PURGES, CursorName, consumer_cursor
 from duemq.pipeline.logs.ranges import Logs
 from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, options, secure
 from tests.support.servers.kafka_rights import deny_group

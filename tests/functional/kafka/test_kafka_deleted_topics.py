@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 
 from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.chaos.topics import administration
 from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, own_log
 

@@ -9,7 +9,7 @@ from duemq.bus.kafka.produce.v1.producer import ProducerV1
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
 from duemq.bus.kafka.produce.v2.sends import Epoch
 from duemq.bus.kafka.requests.transaction_requests import InitProducerIdRequest
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Fenced
 from tests.functional.kafka.kafka_bus import frames, new_topic, options, own_log, values
 

@@ -12,7 +12,7 @@ from aiokafka.producer import sender
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
 from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, own_log, values
 

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.client import Record
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.record import pack_record, unpack_record
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.messages.record import pack_record, unpack_record
 from duemq.proxy.response.render import records_bytes
 from tests.functional.kafka.kafka_bus import batch_with_a_bad_name, frames, own_log, values
 

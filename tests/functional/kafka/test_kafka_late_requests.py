@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.chaos.delayed.holds import Api, Hold
 from tests.chaos.delayed.proxy import Proxy
 from tests.chaos.topics import make_topic

@@ -8,9 +8,9 @@ import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.named_bus import NamedBus
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import LogFailed, Unavailable
-from duemq.model.topic_names import TopicNames
+from duemq.model.topics.topic_names import TopicNames
 from tests.chaos.topics import delete_topic
 from tests.functional.kafka.kafka_bus import WITHIN_S, frames, options, own_log
 

@@ -26,7 +26,7 @@ SHARDS = 8
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A broker that takes records of transactions its coordinator does not know: how the tests make one hang."""
-    from duemq.dev.servers.kafka import KafkaServers
+    from duemq.dev.kafka.kafka import KafkaServers
 
     need_servers()
     extra = {"transaction.partition.verification.enable": "false"}

@@ -13,9 +13,9 @@ import pytest
 from duemq.bus.base import Batches, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import LogFailed
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 from tests.chaos.delayed.holds import Api, Hold
 from tests.chaos.delayed.proxy import Proxy
 from tests.chaos.topics import make_topic

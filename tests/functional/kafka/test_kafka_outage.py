@@ -15,14 +15,14 @@ from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.cluster.backend import NoCluster
-from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.internal_topics import create_logs
-from duemq.cluster.topic_states import TopicStates
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.cluster.clocks.clock_watch import ClockWatch
+from duemq.cluster.topics.internal_topics import create_logs
+from duemq.cluster.topics.topic_states import TopicStates
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import DuemqError, LogFailed, Unavailable
-from duemq.model.ids import IdCodec
-from duemq.model.ledger import START
-from duemq.model.record import Partition
+from duemq.model.log.ledger import START
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.record import Partition
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway

@@ -9,13 +9,13 @@ import pytest
 
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.inspection import Inspection
 from duemq.bus.kafka.named_bus import NamedBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.topics.inspection import Inspection
-from duemq.cluster.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, RELAYS, TRAIL, create_logs
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.names import consumer_cursor
-from duemq.model.topic_names import OWN, TopicNames, prefix_of
+from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, RELAYS, TRAIL, create_logs
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.messages.names import consumer_cursor
+from duemq.model.topics.topic_names import OWN, TopicNames, prefix_of
 from tests.functional.kafka.kafka_bus import frames, secure, values
 from tests.support.servers.kafka_rights import AUTHORIZER, allow
 from tests.support.servers.printed_rights import printed_rights

@@ -11,9 +11,9 @@ from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest
 
 from duemq.bus.base import TopicRefused, UnknownTopic, WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.record import pack_record
+from duemq.model.messages.record import pack_record
 from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, options, own_log, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]

@@ -10,7 +10,7 @@ import pytest
 
 from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, own_log, secure, values
 from tests.support.servers.kafka_rights import FORBIDDEN, deny_creating, deny_writing
 

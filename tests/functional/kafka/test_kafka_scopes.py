@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.cluster.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, TRAIL
+from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, TRAIL
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.process import wait_for
 from tests.chaos.topics import delete_topic, end_offsets, make_topic

@@ -9,7 +9,7 @@ import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import BadConfig, Unavailable
 from tests.functional.kafka.kafka_bus import both_protocols, frames, own_log, secure, values
 from tests.support.servers.real_servers import need_servers

@@ -10,9 +10,9 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from duemq.bus.base import wall_clock
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from tests.functional.kafka.kafka_bus import options, values
 from tests.functional.shard.topic_site import DestinationSite, destination_site
 from tests.support.servers.real_servers import need_servers

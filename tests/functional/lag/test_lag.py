@@ -12,9 +12,9 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.lag import GroupState, LagReader, PartitionLag, Sampling
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.group_topics import retry_topic
+from duemq.model.topics.group_topics import retry_topic
 from tests.functional.consumer.new_member import join
 from tests.functional.lag.lag_site import WITHIN_S, LagSite
 

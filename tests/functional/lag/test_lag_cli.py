@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from duemq.client.consumer.kafka.positions import metadata_of
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.functional.lag.lag_site import WITHIN_S, LagSite
 
 DUEMQ = Path(sys.executable).with_name("duemq")

@@ -12,7 +12,7 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import Delays
 from duemq.client.lag import GroupLag, LagReader
-from duemq.model.group_topics import retry_topic
+from duemq.model.topics.group_topics import retry_topic
 from tests.functional.lag.lag_site import LagSite
 from tests.support.consumer.consumer_site import new_group, new_topic, read_all, send, until
 

@@ -9,7 +9,7 @@ import pytest
 
 from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.lag import LagReader
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Unavailable
 from tests.functional.lag.lag_site import LagSite
 from tests.support.consumer.consumer_site import new_group, new_topic, send, until

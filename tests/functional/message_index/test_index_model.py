@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.index_schedule import IndexAndImports, IndexAndRetention, IndexSchedule
 from tests.support.shard.seeds import SEEDS
 

@@ -16,7 +16,7 @@ from duemq.delay.reads.shard_reads import Reads
 from duemq.model.errors import DuemqError
 from duemq.storage.message_index import index, runs
 from duemq.storage.message_index.index import MessageIndex
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.index_schedule import IndexAndImports, IndexAndRetention
 
 MEMORY = Memory(8 << 20, 8 << 20)

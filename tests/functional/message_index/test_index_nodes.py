@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.codec import query_from_json, query_to_json
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.codec import query_from_json, query_to_json
+from duemq.cluster.shards.shard_reader import Query
 from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, Draft
 from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway

@@ -10,12 +10,12 @@ import orjson
 import pytest
 
 from duemq.model.errors import CorruptStore, StoreFailed
-from duemq.model.key import make_key
-from duemq.model.ledger import START
-from duemq.storage.backup.checkpoint import CheckpointManifest, describe, make_checkpoint
+from duemq.model.log.ledger import START
+from duemq.model.messages.key import make_key
+from duemq.storage.checkpoint.checkpoint import CheckpointManifest, describe, make_checkpoint
+from duemq.storage.keyspace import ROW, Position
 from duemq.storage.manifest import ListedFile
-from duemq.storage.shard.keyspace import ROW, Position
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 MEMORY = Memory(1 << 20, 1 << 20)  # small buffers: the store flushes now and then while it is written

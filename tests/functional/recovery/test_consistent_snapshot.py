@@ -15,19 +15,19 @@ import pytest
 
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.shard_reader import Query
 from duemq.delay.api.control_socket import SOCKET, Control, server_snapshot
 from duemq.delay.node import Node
 from duemq.delay.recovery.consistent_snapshot import freeze
 from duemq.delay.shard.states import ShardState
 from duemq.model.errors import Unavailable
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.backup.backups import Backups, NewBackup
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import read_info
-from duemq.storage.imports.records import IMPORTED, PENDING
+from duemq.storage.shard.records import IMPORTED, PENDING
 from tests.support.node.backup_world import NOW, delivered, nothing, now, running, send, wrong
 from tests.support.shard.import_schedule import write_messages
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.topics.internal_topics import LEDGER
 from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.delay.shard.replica import Replica
+from duemq.delay.replica.replica import Replica
 from duemq.delay.shard.shard import Shard
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import Behind, Diverged, Unavailable
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.base import Receipt
 from tests.support.node.copying_nodes import SHARDS, Nodes
 from tests.support.node.memory_nodes import MemoryNode

@@ -12,9 +12,9 @@ from duemq.bus.embedded import layout
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.bus.embedded.layout import UNUSED
 from duemq.model.errors import FolderRefused
-from duemq.model.ids import RESTORED, peek
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, Draft
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import RESTORED, peek
+from duemq.model.messages.message import CANCEL, Draft
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.backup.restore import restore

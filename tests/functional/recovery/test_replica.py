@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.core.limits import CycleLimits
 from duemq.model.errors import CorruptStore, Diverged, Fatal
-from duemq.model.key import make_key
-from duemq.model.message import CANCEL, Change, Draft
-from duemq.model.record import pack_record
-from duemq.storage.shard.keyspace import ROW
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, Change, Draft
+from duemq.model.messages.record import pack_record
+from duemq.storage.keyspace import ROW
 from tests.support.shard.shard_world import SHARD, START, World
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused
 from duemq.storage.backup.manifest import Progress, check
 from duemq.storage.backup.restore import restore

@@ -15,8 +15,8 @@ import pytest
 from duemq.delay.recovery import replica_snapshot
 from duemq.delay.recovery.replica_snapshot import SnapshotGone, fetch
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.storage.backup.checkpoint import CheckpointManifest
-from duemq.storage.backup.replica_swap import Partial, settle, settle_all
+from duemq.storage.checkpoint.checkpoint import CheckpointManifest
+from duemq.storage.checkpoint.replica_swap import Partial, settle, settle_all
 from duemq.storage.manifest import ListedFile
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 

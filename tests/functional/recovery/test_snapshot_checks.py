@@ -14,10 +14,10 @@ from rocksdict import AccessType, Options, Rdict
 from duemq.delay.recovery import replica_snapshot
 from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.model.errors import CorruptStore, DiskFull, Unavailable
-from duemq.storage.backup import checkpoint
-from duemq.storage.backup.checkpoint import CheckpointManifest
-from duemq.storage.backup.replica_swap import PartialFile
-from duemq.storage.shard.keyspace import POSITION, Position
+from duemq.storage.checkpoint import checkpoint
+from duemq.storage.checkpoint.checkpoint import CheckpointManifest
+from duemq.storage.checkpoint.replica_swap import PartialFile
+from duemq.storage.keyspace import POSITION, Position
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
 

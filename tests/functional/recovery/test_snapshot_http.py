@@ -11,15 +11,15 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.api import snapshots
 from duemq.delay.api.snapshots import PATH, HttpSnapshotSource, routes
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.recovery.replica_snapshot import SnapshotGone, SnapshotServer, fetch
 from duemq.model.errors import Behind, Unavailable
-from duemq.model.key import make_key
-from duemq.model.message import CANCEL, Change, Draft
-from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, Change, Draft
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
 from tests.support.http.http_site import served
 from tests.support.shard.shard_world import SHARD, START, SimNode, World
 from tests.support.shard.snapshot_world import Peer, contents

@@ -19,16 +19,16 @@ from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.verify import Check, verify
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
-from duemq.model.message import CANCEL, MOVE, Draft
-from duemq.model.names import of_client
-from duemq.model.record import pack_record
+from duemq.model.messages.message import CANCEL, MOVE, Draft
+from duemq.model.messages.names import of_client
+from duemq.model.messages.record import pack_record
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
-from duemq.storage.imports.records import IMPORTED
-from duemq.storage.shard.keyspace import DROPPED, DROPS, ENDED, MOVED, ROW, U64
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import DROPPED, DROPS, ENDED, MOVED, ROW, U64
+from duemq.storage.rocksdb import Memory
+from duemq.storage.shard.records import IMPORTED
 from duemq.storage.shard.store import ShardStore
 from tests.support.node.backup_world import running
 from tests.support.shard.import_schedule import write_messages

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from duemq.bus.topic_cursor import decode_cursor
+from duemq.client.consumer.letter import letter_of
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.retry.headers import origin_in
-from duemq.client.consumer.retry.letter import letter_of
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.model.message import Draft
-from duemq.model.names import group_cursor, of_caller, of_client
-from duemq.model.record import unpack_record
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import group_cursor, of_caller, of_client
+from duemq.model.messages.record import unpack_record
 from duemq.proxy.gateway.base import Receipt
 from duemq.relay.base import Reply, Result
 from duemq.relay.embedded.source import LogRecord
@@ -123,7 +123,7 @@ async def test_no_client_takes_the_name_of_a_retry_or_of_a_dead_letter(site: Sit
 async def test_what_cannot_go_back_for_its_name_is_taken_is_a_dead_letter(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No door leads to this: see `model/names.py`."""
+    """No door leads to this: see `model/messages/names.py`."""
     outlet = site.declare("one", topics=["orders"])
     outlet.answer = lambda message: FAILED
     schedule = site.schedule

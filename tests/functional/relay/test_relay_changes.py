@@ -13,12 +13,12 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.model.destinations.destination import read_destination
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft
-from duemq.model.names import group_cursor
-from duemq.model.record import pack_record, unpack_record
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import group_cursor
+from duemq.model.messages.record import pack_record, unpack_record
 from duemq.proxy.destinations.positions import Start, begin_at
-from duemq.proxy.destinations.relay_access import none_at_work
 from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.relay_access import none_at_work
 from duemq.relay.base import Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.embedded.places import decode_places

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.progress import Progress
+from duemq.cluster.shards.progress import Progress
 from duemq.delay.shard import shard
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, Draft
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, Draft
 from duemq.proxy.gateway.base import Receipt
 from tests.support.node.memory_nodes import MemoryNode
 

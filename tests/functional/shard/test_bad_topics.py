@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from duemq.bus.base import TopicInfo, WriteRefused, wall_clock
 from duemq.bus.kafka.topics.topics import _refusal
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.election.single import SingleElection
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft
-from duemq.model.record import pack_record, unpack_record
+from duemq.model.messages.message import Draft
+from duemq.model.messages.record import pack_record, unpack_record
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
 

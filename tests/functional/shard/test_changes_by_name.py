@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.cluster.shard_reader import NamedMessage
+from duemq.cluster.shards.shard_reader import NamedMessage
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.core import cycle
 from duemq.delay.node_backend import NodeBackend
-from duemq.model.ledger import Answer, Entry, read_ledger
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft, read_change, read_schedule
-from duemq.model.names import of_client
-from duemq.model.record import unpack_record
+from duemq.model.log.ledger import Answer, Entry, read_ledger
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, Draft, read_change, read_schedule
+from duemq.model.messages.names import of_client
+from duemq.model.messages.record import unpack_record
 from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway

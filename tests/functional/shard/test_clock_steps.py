@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from duemq.dev.cluster.cluster import LocalCluster
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from tests.support.node import hooks
 from tests.support.servers.real_servers import need_servers
 

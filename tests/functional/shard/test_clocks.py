@@ -16,19 +16,19 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
-from duemq.cluster.clock import GuardedClock
-from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.clocks.clock import GuardedClock
+from duemq.cluster.clocks.clock_watch import ClockWatch
+from duemq.cluster.topics.internal_topics import BUFFER
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
-from duemq.model.cluster_identity import ClusterIdentity
-from duemq.model.ids import IdCodec
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.record import unpack_record
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.record import unpack_record
 from duemq.model.timing import WINDOW_MS
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway

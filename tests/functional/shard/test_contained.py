@@ -11,10 +11,10 @@ import pytest
 
 from duemq.bus.base import Batches, UnknownTopic
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.topics.internal_topics import LEDGER
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from tests.support.node.memory_nodes import ManualClock, MemoryNode, values
 
 pytestmark = pytest.mark.anyio

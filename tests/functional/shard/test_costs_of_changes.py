@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from duemq.cluster.shard_reader import Query
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, MOVE, REDRIVE, Draft, Terms
-from duemq.model.names import of_caller
+from duemq.cluster.shards.shard_reader import Query
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, MOVE, REDRIVE, Draft, Terms
+from duemq.model.messages.names import of_caller
 from duemq.proxy.gateway.base import Receipt
 from tests.functional.shard.test_names_of_callers import LATER, Site, run, send
 

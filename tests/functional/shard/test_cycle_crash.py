@@ -16,19 +16,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded.bus import EmbeddedBus
-from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
-from duemq.cluster.progress import Progress
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.topics.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.metrics import Observer
+from duemq.delay.replica.replica import Replica
 from duemq.delay.shard.master import Master
-from duemq.delay.shard.replica import Replica
 from duemq.model.errors import StoreFailed
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame
-from duemq.model.record import unpack_record
-from duemq.storage.shard.rocksdb import Memory
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, Draft, change_frame, schedule_frame
+from duemq.model.messages.record import unpack_record
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 from tests.support.shard.shard_world import START, NodeContext
 
@@ -136,10 +136,10 @@ NODE = textwrap.dedent("""
     from duemq.delay.node_backend import NodeBackend
     from duemq.proxy.gateway.gateway import CommandGateway
     from duemq.delay.node import Node, NodeOptions
-    from duemq.cluster.internal_topics import BUFFER
+    from duemq.cluster.topics.internal_topics import BUFFER
     from duemq.delay.core.disk_watermarks import NEVER
     from duemq.election.single import SingleElection
-    from duemq.model.message import CANCEL, Draft
+    from duemq.model.messages.message import CANCEL, Draft
     from duemq.storage.data_folder import Folder
 
     async def load(node, gateway):

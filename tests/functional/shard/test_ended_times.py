@@ -8,12 +8,12 @@ from pathlib import Path
 
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.topics.internal_topics import LEDGER
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.reads.shard_reads import Reads
-from duemq.model.ledger import Answer, Entry, read_ledger
-from duemq.model.message import REDRIVE, Draft, Terms
-from duemq.model.record import unpack_record
+from duemq.model.log.ledger import Answer, Entry, read_ledger
+from duemq.model.messages.message import REDRIVE, Draft, Terms
+from duemq.model.messages.record import unpack_record
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from tests.support.http.proxy_site import running_node

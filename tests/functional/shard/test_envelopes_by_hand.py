@@ -9,15 +9,15 @@ import pytest
 
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.shard_reader import Query
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.delay.node_backend import NodeBackend
-from duemq.model.ids import IdCodec
-from duemq.model.ledger import Answer
-from duemq.model.message import REDRIVE, Draft, Terms, schedule_frame
-from duemq.model.names import of_client
-from duemq.model.record import frame_of, pack_headers, unpack_record
-from duemq.model.row import ROW, frame_in, read_row, redriven_row, redrives_of, row_of
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.message import REDRIVE, Draft, Terms, schedule_frame
+from duemq.model.messages.names import of_client
+from duemq.model.messages.record import frame_of, pack_headers, unpack_record
+from duemq.model.messages.row import ROW, frame_in, read_row, redriven_row, redrives_of, row_of
 from duemq.proxy.gateway.gateway import CommandGateway
 from tests.support.http.proxy_site import running_node
 

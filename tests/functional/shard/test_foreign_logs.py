@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.model.ledger import Barrier, Entry, read_ledger
-from duemq.model.message import Draft
-from duemq.model.record import pack_record, unpack_record
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
+from duemq.model.log.ledger import Barrier, Entry, read_ledger
+from duemq.model.messages.message import Draft
+from duemq.model.messages.record import pack_record, unpack_record
 from tests.support.node.memory_nodes import IDENTITY, ManualClock, MemoryNode, values
 
 pytestmark = pytest.mark.anyio

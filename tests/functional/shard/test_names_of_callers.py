@@ -9,11 +9,11 @@ from pathlib import Path
 
 from duemq.bus.memory import MemoryLog
 from duemq.delay.node_backend import NodeBackend
-from duemq.model.access import EVERYTHING, Grant, Scope
+from duemq.model.callers.access import EVERYTHING, Grant, Scope
 from duemq.model.errors import Rejected
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, REDRIVE, Draft, Terms
-from duemq.model.names import Name, of_caller, of_client
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, REDRIVE, Draft, Terms
+from duemq.model.messages.names import Name, of_caller, of_client
 from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway

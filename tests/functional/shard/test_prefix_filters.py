@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.shard_reader import Query
-from duemq.model.access import Grant, Scope
-from duemq.model.job import Order
-from duemq.model.message import CANCEL, Draft
-from duemq.model.names import Name, fingerprint, of_caller, of_client
+from duemq.cluster.shards.shard_reader import Query
+from duemq.model.callers.access import Grant, Scope
+from duemq.model.log.job import Order
+from duemq.model.messages.message import CANCEL, Draft
+from duemq.model.messages.names import Name, fingerprint, of_caller, of_client
 from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Gateway, Receipt
 from duemq.proxy.gateway.limited_gateway import LimitedGateway

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.node_backend import NodeBackend
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, Draft, change_frame
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, Draft, change_frame
 from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway

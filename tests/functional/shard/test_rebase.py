@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import LEDGER
-from duemq.delay.shard.replica import Replica
+from duemq.cluster.topics.internal_topics import LEDGER
+from duemq.delay.replica.replica import Replica
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.model.errors import Behind
-from duemq.model.ids import IdCodec
-from duemq.model.ledger import START, Entry, read_ledger
-from duemq.model.record import StoredRecord, pack_record, unpack_record
-from duemq.storage.shard.keyspace import Position
-from duemq.storage.shard.rocksdb import Memory
+from duemq.model.log.ledger import START, Entry, read_ledger
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.record import StoredRecord, pack_record, unpack_record
+from duemq.storage.keyspace import Position
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 pytestmark = pytest.mark.anyio

@@ -24,16 +24,16 @@ from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.election.single import SingleElection
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, MOVE, Draft
-from duemq.model.names import of_client
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, MOVE, Draft
+from duemq.model.messages.names import of_client
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder, disk_bytes
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, DELAY_FILE, DROPPED, LOADING, ROW
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import APPLIED, CURSOR, DELAY_FILE, DROPPED, LOADING, ROW
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.shard_world import KINDS, START, Killed
 
 pytestmark = pytest.mark.anyio

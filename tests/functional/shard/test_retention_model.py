@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from duemq.delay.core.cycle import Cycle
-from duemq.delay.shard import master, retention
+from duemq.delay.replica import retention
+from duemq.delay.replica.retention import horizon_for
+from duemq.delay.shard import master
 from duemq.delay.shard.master import Master
-from duemq.delay.shard.retention import horizon_for
 from duemq.model.errors import DuemqError
-from duemq.model.key import LOWEST, first_key_at
-from duemq.model.ledger import Answer
-from duemq.model.message import Change
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.key import LOWEST, first_key_at
+from duemq.model.messages.message import Change
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.shard.keyspace import MOVED, NAME, NAME_DUE, U64
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import MOVED, NAME, NAME_DUE, U64
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 from tests.support.shard.retention_schedule import RetentionSchedule
 from tests.support.shard.seeds import SEEDS

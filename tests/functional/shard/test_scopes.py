@@ -15,14 +15,14 @@ import pytest
 from duemq.bus.base import AppendResults, Batches, Bus, Committer, UnknownTopic, WriteRefused
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.internal_topics import ADMIN, BUFFER, INTERNAL, JOBS, LEDGER, TRAIL, committer_name
+from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, INTERNAL, JOBS, LEDGER, TRAIL, committer_name
 from duemq.delay.states import Condition, NodePhase
 from duemq.election.base import NodeState
 from duemq.model import errors
 from duemq.model.errors import DuemqError, Fenced, LogFailed, StoreFailed, Unavailable
-from duemq.model.message import Draft
-from duemq.model.names import of_client, shard_of_name
-from duemq.model.record import Partition
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import of_client, shard_of_name
+from duemq.model.messages.record import Partition
 from duemq.model.scope import Scope
 from duemq.proxy.gateway.base import Receipt
 from tests.support.node.memory_nodes import ManualClock, MemoryNode, values

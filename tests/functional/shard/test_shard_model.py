@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.seeds import SEEDS
 from tests.support.shard.shard_schedule import Schedule
 

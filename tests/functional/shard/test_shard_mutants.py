@@ -12,25 +12,25 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryBus
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.core import command_batch as batch
 from duemq.delay.core import cycle
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View
 from duemq.delay.core.cycle import Cycle, Phase
 from duemq.delay.core.outbox import Outbox
+from duemq.delay.replica.replica import Replica, Tiers
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.master import Master
-from duemq.delay.shard.replica import Replica, Tiers
-from duemq.model import row, row_notes
-from duemq.model.ended import DEAD
 from duemq.model.errors import DuemqError
-from duemq.model.key import due_of, last_key_at, make_key, offset_of
-from duemq.model.ledger import Answer, DeferredMessage, Entry
-from duemq.model.plain import ByName, RecordPosition, command_of
-from duemq.model.record import Partition
-from duemq.model.row import expires_of
-from duemq.model.row_notes import ChangeHistory, PastChange, earlier_step, with_change
-from duemq.storage.shard.rocksdb import Memory
+from duemq.model.log.ledger import Answer, DeferredMessage, Entry
+from duemq.model.messages import row, row_notes
+from duemq.model.messages.ended import DEAD
+from duemq.model.messages.key import due_of, last_key_at, make_key, offset_of
+from duemq.model.messages.plain import ByName, RecordPosition, command_of
+from duemq.model.messages.record import Partition
+from duemq.model.messages.row import expires_of
+from duemq.model.messages.row_notes import ChangeHistory, PastChange, earlier_step, with_change
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.shard_schedule import Schedule
 
 MEMORY = Memory(8 << 20, 8 << 20)

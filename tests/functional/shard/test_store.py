@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from duemq.model.ended import DEAD, EndedMessage
 from duemq.model.errors import FolderRefused
-from duemq.model.key import HIGHEST, LOWEST, last_key_at, make_key
-from duemq.model.ledger import START, Answer, DeferredMessage, Entry, OutcomeCounts
+from duemq.model.log.ledger import START, Answer, DeferredMessage, Entry, OutcomeCounts
+from duemq.model.messages.ended import DEAD, EndedMessage
+from duemq.model.messages.key import HIGHEST, LOWEST, last_key_at, make_key
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, Position
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, Position
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import Puts, ShardStore
 
 KEYS = [make_key(1_000 + number // 2, number, 0) for number in range(10)]

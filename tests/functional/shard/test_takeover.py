@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
 from duemq.delay.imports.copies import NoPeers
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, Draft, schedule_frame
-from duemq.model.record import StoredRecord, unpack_record
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, Draft, schedule_frame
+from duemq.model.messages.record import StoredRecord, unpack_record
 from tests.support.node.memory_nodes import ManualClock, MemoryNode, empty, values
 
 pytestmark = pytest.mark.anyio

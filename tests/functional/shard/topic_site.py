@@ -15,12 +15,12 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import UnknownTopic, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.election.single import SingleElection
 from duemq.model.errors import DuemqError, LogFailed
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
 from tests.functional.kafka.kafka_bus import values

@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.key import make_key
-from duemq.model.ledger import Answer, Entry, FileDecision
-from duemq.model.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
-from duemq.model.names import of_client
-from duemq.model.record import pack_record
-from duemq.model.row import dead_frame, frame_in, row_of
+from duemq.model.log.ledger import Answer, Entry, FileDecision
+from duemq.model.messages.ids import DIRECT, IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
+from duemq.model.messages.names import of_client
+from duemq.model.messages.record import pack_record
+from duemq.model.messages.row import dead_frame, frame_in, row_of
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.questions import lateness_by_hour, once, repeated, volume_by_day
 from duemq.pipeline.logs import logs

@@ -13,13 +13,13 @@ from aiokafka import AIOKafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import BadConfig, Unavailable
-from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.import_command import ImportCommand, import_frame
-from duemq.model.key import KEY, last_key_at, make_key
-from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
-from duemq.model.message import (
+from duemq.model.log.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
+from duemq.model.messages.ids import DIRECT, IdCodec
+from duemq.model.messages.import_command import ImportCommand, import_frame
+from duemq.model.messages.key import KEY, last_key_at, make_key
+from duemq.model.messages.message import (
     CANCEL,
     COMMAND_BODY,
     DELIVER_NOW,
@@ -33,10 +33,10 @@ from duemq.model.message import (
     read_schedule,
     schedule_frame,
 )
-from duemq.model.names import NO_NAME, Name, of_client
-from duemq.model.plain import dead_letter
-from duemq.model.record import HEAD, HEADER, Header, pack_headers, pack_record, shorten
-from duemq.model.row import change_row, dead_frame, direct_frame, frame_in, row_of
+from duemq.model.messages.names import NO_NAME, Name, of_client
+from duemq.model.messages.plain import dead_letter
+from duemq.model.messages.record import HEAD, HEADER, Header, pack_headers, pack_record, shorten
+from duemq.model.messages.row import change_row, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.kafka import configured, reading
 from duemq.pipeline.logs.logs import commands, dead_letters, deliveries, entries, read_topics

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from duemq.model import plain
-from duemq.model.names import of_client, shard_of_name
-from duemq.model.plain import Malformed
-from duemq.model.rules import NAME_RULE
+from duemq.model.messages import plain
+from duemq.model.messages.names import of_client, shard_of_name
+from duemq.model.messages.plain import Malformed
+from duemq.model.topics.rules import NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.columns.past import LONG_PAST

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duemq.dev.servers.kafka import KafkaServers
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.spark.connector import JARS_VARIABLE, fetch, from_folder, is_configured
 from duemq.pipeline.spark.java import check_java

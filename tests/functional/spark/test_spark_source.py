@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.client import Client, Draft, EpochMs, Message
-from duemq.model.ids import peek
+from duemq.model.messages.ids import peek
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs.server import Server

@@ -19,16 +19,14 @@ import orjson
 import pytest
 
 from duemq.model.errors import StoreFailed
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.row import row_of
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.row import row_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.sealed_file import parts_of, write
-from duemq.storage.delay_files.tiering_process import perform
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.jobs import child, tiering_job
+from duemq.storage.jobs import child
 from duemq.storage.jobs.child import ORPHANED
 from duemq.storage.jobs.jobs import (
     ImportFile,
@@ -42,6 +40,9 @@ from duemq.storage.jobs.jobs import (
 )
 from duemq.storage.jobs.jobs import tiering_job as tiering_job_of
 from duemq.storage.jobs.parent import Unresponsive, lines_of
+from duemq.storage.limits import ImportLimits
+from duemq.storage.tiering import tiering_job
+from duemq.storage.tiering.tiering_process import perform
 
 INTAKE = "duemq.storage.imports.import_process"
 
@@ -89,7 +90,7 @@ def test_nothing_is_imported_from_where_the_server_was_started(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     with pytest.raises(StoreFailed, match="nothing is no work"):
-        asyncio.run(lines_said_by("duemq.storage.delay_files.tiering_process", job={"work": "nothing"}))
+        asyncio.run(lines_said_by("duemq.storage.tiering.tiering_process", job={"work": "nothing"}))
 
 
 def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_what_a_process_says_in_the_end_is_bounded(tmp_path: Path, monkeypatch: 
 
 def test_a_child_that_fails_says_why() -> None:
     with pytest.raises(StoreFailed, match="nothing is no work"):
-        asyncio.run(lines_said_by("duemq.storage.delay_files.tiering_process", job={"work": "nothing"}))
+        asyncio.run(lines_said_by("duemq.storage.tiering.tiering_process", job={"work": "nothing"}))
 
 
 def a_file(path: Path, rows: int) -> About:
@@ -168,7 +169,7 @@ def test_a_tiering_process_whose_disk_hangs_is_given_up(tmp_path: Path, monkeypa
     about = a_file(tmp_path / "000001.parquet", 3)
     (tmp_path / "none").touch()
     os.mkfifo(tmp_path / "hangs.parquet")
-    monkeypatch.setattr(tiering_job, "_lines", lines_of("duemq.storage.delay_files.tiering_process", 3.0))
+    monkeypatch.setattr(tiering_job, "_lines", lines_of("duemq.storage.tiering.tiering_process", 3.0))
     loads = [
         LoadJob([JobFile(str(tmp_path / name), about)], "00" * 32, str(tmp_path / "none"), str(tmp_path / "sst"))
         for name in ("000001.parquet", "hangs.parquet")

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.shard_reader import Query
 from duemq.delay.imports.copies import NoPeers
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
@@ -23,11 +23,11 @@ from duemq.delay.recovery.replica_snapshot import SnapshotServer, fetch
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, NodeState
 from duemq.election.single import SingleElection
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Unavailable
-from duemq.model.ids import peek
-from duemq.model.message import CANCEL, Draft
+from duemq.model.messages.ids import peek
+from duemq.model.messages.message import CANCEL, Draft
 from duemq.model.timing import WINDOW_MS
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder

@@ -12,22 +12,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from duemq.model.key import HIGHEST, LOWEST, due_of, make_key
-from duemq.model.ledger import START
-from duemq.model.record import pack_record
-from duemq.model.row import ROW as ROW_HEAD
+from duemq.model.log.ledger import START
+from duemq.model.messages.key import HIGHEST, LOWEST, due_of, make_key
+from duemq.model.messages.record import pack_record
+from duemq.model.messages.row import ROW as ROW_HEAD
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile, remove
 from duemq.storage.delay_files.sealed_file import DelayFile
-from duemq.storage.delay_files.tiering_process import perform
-from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
 from duemq.storage.jobs.jobs import JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, job_file, tiering_job
+from duemq.storage.keyspace import DROPPED, ROW, Position
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import DROPPED, ROW, Position
-from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
+from duemq.storage.tiering.tiering_process import perform
+from duemq.storage.tiering.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
 
 WINDOWS = [number * WINDOW_MS for number in (1_000, 1_001, 1_005)]
 some_windows = st.lists(st.sampled_from(WINDOWS), min_size=1, unique=True).map(sorted)

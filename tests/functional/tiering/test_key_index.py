@@ -12,19 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from duemq.model.errors import DamagedFile
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.row import row_of
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.row import row_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files import key_index
 from duemq.storage.delay_files.about import About, BadPage
 from duemq.storage.delay_files.catalog import CatalogFile
+from duemq.storage.delay_files.columns import SCHEMA
 from duemq.storage.delay_files.imported_file import ImportedFile
 from duemq.storage.delay_files.key_index import SealedKeys
 from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import DelayFile, parts_of, write
-from duemq.storage.imports.columns import SCHEMA
 
 WINDOW = 1_800_000_000_000
 IDS = IdCodec(b"s" * 32)

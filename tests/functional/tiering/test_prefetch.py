@@ -12,25 +12,26 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.shard_reader import Query
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.reads.shard_reads import Reads
+from duemq.delay.replica import prefetch
+from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering import prefetch, tiering
+from duemq.delay.tiering import tiering
 from duemq.delay.tiering.endings import complete_windows
-from duemq.delay.tiering.prefetch import PrefetchedView
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import DamagedFile, StoreFailed
-from duemq.model.key import HIGHEST, LOWEST, due_of
-from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.model.row import read_row, without_payload
+from duemq.model.messages.key import HIGHEST, LOWEST, due_of
+from duemq.model.messages.message import CANCEL, MOVE, Change, Draft
+from duemq.model.messages.row import read_row, without_payload
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.key_index import SealedKeys
 from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import DelayFile
+from duemq.storage.keyspace import ROW
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import ROW
 from tests.support.shard.shard_world import SHARD, START, SimNode, World
 
 pytestmark = pytest.mark.anyio

@@ -10,27 +10,27 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.cluster.shard_reader import MessageState, Query
+from duemq.cluster.shards.shard_reader import MessageState, Query
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.reads.shard_reads import Reads
-from duemq.delay.shard.retention import purge_before
+from duemq.delay.replica.prefetch import PrefetchedView
+from duemq.delay.replica.retention import purge_before
 from duemq.delay.tiering import endings
 from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
-from duemq.delay.tiering.prefetch import PrefetchedView
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore, DamagedFile
-from duemq.model.key import LOWEST, first_key_at
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.model.names import of_client
-from duemq.model.row_notes import ChangeHistory, PastChange
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.key import LOWEST, first_key_at
+from duemq.model.messages.message import CANCEL, MOVE, Change, Draft
+from duemq.model.messages.names import of_client
+from duemq.model.messages.row_notes import ChangeHistory, PastChange
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.sealed_file import DelayFile
-from duemq.storage.delay_files.transitions import commit_load
-from duemq.storage.shard.keyspace import DROPPED, ENDED, ENDED_IN, MOVED, NAME, ROWLESS_COUNT
+from duemq.storage.keyspace import DROPPED, ENDED, ENDED_IN, MOVED, NAME, ROWLESS_COUNT
 from duemq.storage.shard.store import ShardStore
+from duemq.storage.tiering.transitions import commit_load
 from tests.support.shard.shard_world import SHARD, START, SimNode, World
 
 pytestmark = pytest.mark.anyio

@@ -15,16 +15,16 @@ from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore
-from duemq.model.key import HIGHEST, LOWEST
-from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.messages.key import HIGHEST, LOWEST
+from duemq.model.messages.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.sealed_file import DelayFile, write
-from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.jobs.jobs import JobFile, LoadJob
+from duemq.storage.keyspace import ROW
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.store import ShardStore
+from duemq.storage.tiering.tiering_process import perform
 from tests.support.shard.shard_world import SHARD, START, Killed, SimNode, World
 from tests.support.shard.snapshot_world import MEMORY, Peer, Wire
 from tests.support.shard.snapshot_world import SHARD as PEERS_SHARD

@@ -8,11 +8,11 @@ import pytest
 
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.model.key import due_of
-from duemq.model.message import CANCEL, Change, Draft
+from duemq.model.messages.key import due_of
+from duemq.model.messages.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.shard.keyspace import LOADING
+from duemq.storage.keyspace import LOADING
 from tests.support.shard.shard_world import START, Killed, SimNode, World
 
 pytestmark = pytest.mark.anyio

@@ -15,26 +15,26 @@ import pyarrow as pa
 import pytest
 
 from duemq.delay.core.command_batch import understand
-from duemq.delay.tiering import prefetch
-from duemq.model.ids import IdCodec
-from duemq.model.key import LOWEST, make_key
-from duemq.model.ledger import START
-from duemq.model.message import CANCEL, MOVE, Change, Draft, change_frame, schedule_frame
-from duemq.model.plain import RecordPosition
-from duemq.model.record import StoredRecord
-from duemq.model.row import row_of
+from duemq.delay.replica import prefetch
+from duemq.model.log.ledger import START
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import LOWEST, make_key
+from duemq.model.messages.message import CANCEL, MOVE, Change, Draft, change_frame, schedule_frame
+from duemq.model.messages.plain import RecordPosition
+from duemq.model.messages.record import StoredRecord
+from duemq.model.messages.row import row_of
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
 from duemq.storage.delay_files import sealed_file
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, DelayFile, parts_of, write
 from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, TieringJob, encode, job_file
+from duemq.storage.keyspace import ROW, Position
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard import change_journal
 from duemq.storage.shard.change_journal import Journal
-from duemq.storage.shard.keyspace import ROW, Position
-from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 WINDOW = 1_000_000 * WINDOW_MS
@@ -153,7 +153,7 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
 # A process inherits the peak of the one that started it, and pytest has a large one: this small one stands between.
 _MEASURED = """
 import resource, subprocess, sys
-subprocess.run([sys.executable, "-m", "duemq.storage.delay_files.tiering_process"], check=True)
+subprocess.run([sys.executable, "-m", "duemq.storage.tiering.tiering_process"], check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 """
 

@@ -10,15 +10,15 @@ import pytest
 
 from duemq.delay.core.command_batch import CommandBatch
 from duemq.delay.core.limits import CycleLimits
+from duemq.delay.replica import prefetch
 from duemq.delay.shard.master import Master
-from duemq.delay.tiering import prefetch
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import DuemqError
-from duemq.model.key import make_key
-from duemq.model.message import CANCEL, MOVE, Change, Draft
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, MOVE, Change, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files import sealed_file
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.seeds import SEEDS
 from tests.support.shard.shard_world import START, World
 from tests.support.shard.tiering_schedule import TieringSchedule

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.indexing.topic_counter import TopicCounter
-from duemq.delay.shard.retention import purge_before
+from duemq.delay.replica.retention import purge_before
 from duemq.delay.tiering.endings import complete_windows
 from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.model.import_command import import_frame
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Change, Draft
+from duemq.model.messages.import_command import import_frame
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, Change, Draft
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.storage.delay_files import imported_file
-from duemq.storage.shard.keyspace import TOPIC_COUNT
+from duemq.storage.keyspace import TOPIC_COUNT
 from duemq.storage.shard.topic_counts import TopicCount
 from tests.support.node.memory_nodes import MemoryNode
 from tests.support.shard.import_schedule import write_messages

@@ -17,8 +17,8 @@ from duemq.delay.api.snapshots import routes
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.recovery.replica_snapshot import SnapshotServer
 from duemq.election.base import Member, NodeHealth, NodeState
-from duemq.model.message import Draft
-from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.model.messages.message import Draft
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
 from duemq.tls.contexts import client_context, node_context
 from duemq.tls.files import TlsFiles
 from duemq.web.server import Stop, listen_on, serve_http, url_of

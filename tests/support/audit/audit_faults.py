@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
 from tests.support.audit.audit_record_faults import (
     after_cancel,
     after_death,

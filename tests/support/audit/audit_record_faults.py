@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from duemq.model.ids import DIRECT
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import DIRECT
 from tests.support.audit.audit_worlds import NOBODYS, Found, Record, World, found, of_command
 
 # --- records ----------------------------------------------------------------------------------------------------------

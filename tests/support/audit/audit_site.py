@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.message import Draft
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.evidence import Frames, Gathered
 from duemq.pipeline.audit.job import gathered

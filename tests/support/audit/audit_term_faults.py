@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from duemq.model.key import CHECKSUM_MASK, checksum, make_key
-from duemq.model.ledger import Answer
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
 from tests.support.audit.audit_worlds import Found, Record, World, found, of_command, one_of
 
 _YEARS_MS = 10 * 31_557_600_000

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.model.ids import DIRECT
-from duemq.model.key import CHECKSUM_MASK, checksum, make_key
-from duemq.model.ledger import Answer, OutcomeCounts
+from duemq.model.log.ledger import Answer, OutcomeCounts
+from duemq.model.messages.ids import DIRECT
+from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
 from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.window import ShardWindow
 from duemq.pipeline.logs import decode

@@ -14,7 +14,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.kafka.positions import metadata_of, pull_in, topics_in
-from duemq.model.group_topics import retry_topic
+from duemq.model.topics.group_topics import retry_topic
 
 WITHIN_S = 300.0
 

@@ -14,17 +14,17 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.internal_topics import create_logs
-from duemq.cluster.shard_reader import Query
-from duemq.model.import_command import ImportCommand
-from duemq.model.record import pack_record
+from duemq.cluster.shards.shard_reader import Query
+from duemq.cluster.topics.internal_topics import create_logs
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.record import pack_record
 from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.base import Gateway, ImportStatus, MessagePage
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import PENDING, ImportRecord
+from duemq.storage.shard.records import PENDING, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, FakeGateway

@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
 from duemq.bus.memory import MemoryBus
-from duemq.cluster.shard_reader import MessageState, Query
+from duemq.cluster.shards.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
-from duemq.model.ledger import Answer
-from duemq.model.message import Draft, Terms
-from duemq.model.names import Name
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import Draft, Terms
+from duemq.model.messages.names import Name
 from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, OwnTopic, Receipt

@@ -18,15 +18,15 @@ from starlette.types import ASGIApp
 from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
-from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.clocks.clock_watch import ClockWatch
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.core.disk_watermarks import NEVER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
-from duemq.model.ids import IdCodec
+from duemq.model.messages.ids import IdCodec
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway

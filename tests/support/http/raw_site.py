@@ -18,13 +18,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.model.record import pack_record
+from duemq.model.messages.record import pack_record
 from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.tls.contexts import ClientAuth, server_context
 from duemq.tls.files import TlsFiles
-from duemq.web.connections import ConnectionLimits
+from duemq.web.connection.connections import ConnectionLimits
 from duemq.web.server import Stop, listen_on, serve_http, url_of
 from duemq.web.settings import HttpSettings
 from duemq.web.tls.server_tls import ServerTls

@@ -16,12 +16,12 @@ import pytest
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.jobs import Jobs
 from duemq.cluster.admin.log import AdminLog
-from duemq.cluster.internal_topics import create_logs
-from duemq.cluster.shard_reader import MessageState, Query
+from duemq.cluster.shards.shard_reader import MessageState, Query
+from duemq.cluster.topics.internal_topics import create_logs
 from duemq.model.errors import OutcomeUnknown, Unavailable
-from duemq.model.job import Job, Order, Position, new_id
-from duemq.model.ledger import Answer
-from duemq.model.message import REDRIVE, Terms
+from duemq.model.log.job import Job, Order, Position, new_id
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import REDRIVE, Terms
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage
 from duemq.proxy.jobs import job_run, pacer, runner, work
 from duemq.proxy.jobs.runner import JobRunner

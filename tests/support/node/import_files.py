@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.imports.columns import SCHEMA
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.delay_files.columns import SCHEMA
+from duemq.storage.limits import ImportLimits
 
 WINDOW = 1_000_000 * WINDOW_MS
 """Its start, ms: in the year 2027."""

@@ -18,9 +18,9 @@ from duemq.delay.shard.shard import Shard
 from duemq.delay.states import NodePhase
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.disk_use import DiskUse
-from duemq.model.record import unpack_record
+from duemq.model.messages.record import unpack_record
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder, disk_use
 

@@ -16,10 +16,10 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.client.consumer.message import Record
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
-from duemq.model.job import Order
-from duemq.model.message import Draft
-from duemq.model.names import Name
-from duemq.model.record import pack_record, unpack_headers
+from duemq.model.log.job import Order
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import Name
+from duemq.model.messages.record import pack_record, unpack_headers
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.jobs.topic_work import TopicWork
 from duemq.proxy.jobs.work import DONE

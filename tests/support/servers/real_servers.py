@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pytest
 
+from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.errors import NotAvailable
-from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.support.servers.kafka_rights import AUTHORIZER
 

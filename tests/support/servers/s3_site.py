@@ -15,7 +15,7 @@ from pyarrow.fs import S3FileSystem
 from duemq.dev.servers.jars import jars
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.dev.servers.process import Process
-from duemq.storage.imports.object_store import ObjectStore
+from duemq.storage.object_store import ObjectStore
 
 ACCESS_KEY, SECRET_KEY, REGION = "tests", "tests-secret", "us-east-1"
 JARS = Path(__file__).with_name("s3a_jars.txt")

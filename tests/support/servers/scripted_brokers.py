@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka.client import ConnectionGroup
 from aiokafka.structs import TopicPartition
 
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 Answer = int | BaseException | asyncio.Future[Any]
 """An error code, what `send` raises, or what it waits for before the broker acts as it does without a script."""

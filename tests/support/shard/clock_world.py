@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from duemq.bus.base import Bus
-from duemq.cluster.clock import GuardedClock
-from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.clocks.clock import GuardedClock
+from duemq.cluster.clocks.clock_watch import ClockWatch
 
 HOUR = 3_600_000
 

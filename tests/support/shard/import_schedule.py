@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duemq.model.import_command import ImportCommand
-from duemq.model.message import Draft
-from duemq.model.record import pack_headers, unpack_headers
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.message import Draft
+from duemq.model.messages.record import pack_headers, unpack_headers
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.imports.records import LocalFile
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
+from duemq.storage.shard.records import LocalFile
 from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import Killed
 from tests.support.shard.tiering_schedule import TieringSchedule

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from duemq.cluster.shard_reader import MessageState, Query, Status
+from duemq.cluster.shards.shard_reader import MessageState, Query, Status
 from duemq.delay.indexing import index_worker
 from duemq.delay.reads import indexed_reads
 from duemq.delay.reads.shard_reads import Reads
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.key import LOWEST, due_of
-from duemq.model.place import PLACE_BYTES, place_of
+from duemq.model.messages.key import LOWEST, due_of
+from duemq.model.messages.place import PLACE_BYTES, place_of
 from duemq.storage.message_index import index, runs, terms
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.import_schedule import ImportSchedule
 from tests.support.shard.retention_schedule import RetentionSchedule
 from tests.support.shard.shard_oracle import PENDING, Message

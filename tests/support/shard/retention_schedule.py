@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duemq.delay.shard.retention import purge_before
+from duemq.delay.replica.retention import purge_before
 from duemq.model.failpoint import no_failpoint
-from duemq.model.key import first_key_at
+from duemq.model.messages.key import first_key_at
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, ROW
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.keyspace import APPLIED, CURSOR, ROW
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.shard_world import KINDS, Killed, SimNode
 from tests.support.shard.tiering_schedule import TieringSchedule
 

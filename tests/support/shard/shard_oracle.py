@@ -11,14 +11,24 @@ from dataclasses import dataclass, field
 
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.limits import CycleLimits
-from duemq.model import row_notes
-from duemq.model.ids import IdCodec
-from duemq.model.import_command import ImportCommand
-from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
-from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Change, Draft, Terms
-from duemq.model.plain import ByName
-from duemq.model.record import Headers, Partition, Record, unpack_headers
+from duemq.model.log.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
+from duemq.model.messages import row_notes
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
+from duemq.model.messages.message import (
+    CANCEL,
+    DELIVER_NOW,
+    MOVE,
+    MOVE_WITH_EXPIRY,
+    PURGE,
+    REDRIVE,
+    Change,
+    Draft,
+    Terms,
+)
+from duemq.model.messages.plain import ByName
+from duemq.model.messages.record import Headers, Partition, Record, unpack_headers
 from duemq.model.timing import LAST_MS, window_of
 
 LEAD_MS = 120_000  # see ImportPolicy

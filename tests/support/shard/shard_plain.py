@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from duemq.model.ids import IdCodec
-from duemq.model.key import read_key
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft, schedule_frame
-from duemq.model.names import NO_NAME, RETURN_HEADER, Name, of_client, of_idempotency_key, of_return
-from duemq.model.plain import ByName
-from duemq.model.record import Header, Record, pack_headers, unpack_headers, unpack_record
-from duemq.model.rules import NAME_RULE
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import read_key
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft, schedule_frame
+from duemq.model.messages.names import NO_NAME, RETURN_HEADER, Name, of_client, of_idempotency_key, of_return
+from duemq.model.messages.plain import ByName
+from duemq.model.messages.record import Header, Record, pack_headers, unpack_headers, unpack_record
+from duemq.model.topics.rules import NAME_RULE
 from tests.support.shard.shard_oracle import Command, Plain
 
 CLIENT_NAMES = tuple(of_client(f"order-{number}") for number in range(10))

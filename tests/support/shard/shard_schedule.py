@@ -10,15 +10,25 @@ from typing import Any
 import pytest
 
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.shard import replica
+from duemq.delay.replica import replica
 from duemq.delay.tiering.endings import complete_windows
-from duemq.model import row_notes
 from duemq.model.errors import Fenced, StoreFailed
-from duemq.model.key import due_of, make_key, offset_of
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Change, Draft, Terms
-from duemq.model.names import NO_NAME
-from duemq.model.record import pack_headers
-from duemq.storage.shard.rocksdb import Memory
+from duemq.model.messages import row_notes
+from duemq.model.messages.key import due_of, make_key, offset_of
+from duemq.model.messages.message import (
+    CANCEL,
+    DELIVER_NOW,
+    MOVE,
+    MOVE_WITH_EXPIRY,
+    PURGE,
+    REDRIVE,
+    Change,
+    Draft,
+    Terms,
+)
+from duemq.model.messages.names import NO_NAME
+from duemq.model.messages.record import pack_headers
+from duemq.storage.rocksdb import Memory
 from tests.support.shard.shard_oracle import DEAD, SYSTEM_HEADERS, Command
 from tests.support.shard.shard_plain import CLIENT_NAMES, KEY_NAMES, garbage, is_named, plain_change, plain_schedule
 from tests.support.shard.shard_world import SimNode, World

@@ -14,34 +14,32 @@ import orjson
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
-from duemq.cluster.progress import Progress
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.topics.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.metrics import Observer
+from duemq.delay.replica.replica import Replica, Tiers
 from duemq.delay.shard.master import Master
-from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.model import row_notes
-from duemq.model.ended import CANCELLED as ENDED_CANCELLED
-from duemq.model.ended import EndedMessage
-from duemq.model.ids import IdCodec
-from duemq.model.import_command import import_frame
-from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
-from duemq.model.ledger import Entry, FileDecision
-from duemq.model.message import CANCEL, Change, Draft, change_frame, schedule_frame
-from duemq.model.record import Partition, StoredRecord, pack_record, unpack_record
-from duemq.model.row import count_topics, expires_of, first_key_of, read_row
-from duemq.model.row_notes import MAX_ATTEMPTS, ChangeHistory, PastChange, notes_of
-from duemq.storage.delay_files.tiering_process import perform
+from duemq.model.log.ledger import Entry, FileDecision
+from duemq.model.messages import row_notes
+from duemq.model.messages.ended import CANCELLED as ENDED_CANCELLED
+from duemq.model.messages.ended import EndedMessage
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.import_command import import_frame
+from duemq.model.messages.key import HIGHEST, KEY_BYTES, due_of, offset_of
+from duemq.model.messages.message import CANCEL, Change, Draft, change_frame, schedule_frame
+from duemq.model.messages.record import Partition, StoredRecord, pack_record, unpack_record
+from duemq.model.messages.row import count_topics, expires_of, first_key_of, read_row
+from duemq.model.messages.row_notes import MAX_ATTEMPTS, ChangeHistory, PastChange, notes_of
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import LocalFile
 from duemq.storage.jobs.jobs import ImportJob, TieringJob, encode, import_job, tiering_job
-from duemq.storage.shard.keyspace import (
+from duemq.storage.keyspace import (
     APPLIED,
     CONTENT,
     CURSOR,
@@ -55,8 +53,10 @@ from duemq.storage.shard.keyspace import (
     ROW,
     WINDOW,
 )
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
+from duemq.storage.shard.records import LocalFile
 from duemq.storage.shard.store import ShardStore
+from duemq.storage.tiering.tiering_process import perform
 from tests.support.shard.shard_oracle import (
     CANCELLED,
     DEAD,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from duemq.delay.recovery.replica_snapshot import SnapshotServer
 from duemq.model.errors import Unavailable
-from duemq.model.key import make_key
-from duemq.model.ledger import START
-from duemq.storage.backup.checkpoint import CheckpointManifest, make_checkpoint
+from duemq.model.log.ledger import START
+from duemq.model.messages.key import make_key
+from duemq.storage.checkpoint.checkpoint import CheckpointManifest, make_checkpoint
+from duemq.storage.keyspace import ROW, Position
 from duemq.storage.manifest import ListedFile
-from duemq.storage.shard.keyspace import ROW, Position
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 MEMORY = Memory(1 << 20, 4 << 20)

@@ -10,15 +10,15 @@ import pytest
 
 from duemq.delay.indexing import topic_counter
 from duemq.delay.indexing.topic_counter import TopicCounter
+from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
 from duemq.delay.tiering.endings import complete_part
-from duemq.delay.tiering.prefetch import PrefetchedView
 from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.model.key import due_of, first_key_at
-from duemq.model.message import CANCEL, Change
+from duemq.model.messages.key import due_of, first_key_at
+from duemq.model.messages.message import CANCEL, Change
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 from duemq.storage.shard.topic_counts import TopicCounts
 from tests.support.shard.shard_schedule import Schedule

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 
 LIMITS = ImportLimits(
     max_payload_bytes=40, max_headers=3, max_headers_bytes=60, max_key_bytes=9, topics=("or*", "x[!y]z")

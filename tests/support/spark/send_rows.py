@@ -8,11 +8,11 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from duemq.model.ids import IdCodec
-from duemq.model.message import read_schedule
-from duemq.model.plain import Malformed, RecordPosition, command_of
-from duemq.model.record import pack_record
-from duemq.model.row import read_row, row_of
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.message import read_schedule
+from duemq.model.messages.plain import Malformed, RecordPosition, command_of
+from duemq.model.messages.record import pack_record
+from duemq.model.messages.row import read_row, row_of
 from tests.support.spark.bulk_rows import rows as bulk_rows
 
 NOW = 1_830_000_000_000

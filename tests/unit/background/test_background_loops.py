@@ -24,7 +24,7 @@ from duemq.cli.wiring.relay.settings_destinations import SettingsDestinations
 from duemq.client.lag.metrics import LagMetrics, keep_reading
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.trail import Trail, TrailEntry
-from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.clocks.clock_watch import ClockWatch
 from duemq.cluster.relays.log import FiguresPublisher, FiguresReader
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
@@ -37,13 +37,13 @@ from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.election.zookeeper.failure_detector import Link, Peer, Talk
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import LogFailed
-from duemq.proxy.console.history import History
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
+from duemq.proxy.history import History
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.embedded.source import EmbeddedSource
 from duemq.relay.relay import Relay
-from duemq.web.connections import ConnectionLimits, Connections
+from duemq.web.connection.connections import ConnectionLimits, Connections
 from duemq.web.tls import server_tls
 from duemq.web.tls.server_tls import ServerTls
 from tests.support.virtual_loop import VirtualLoop

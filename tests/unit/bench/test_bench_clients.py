@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import web
 
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.load import ACCEPTED, REJECTED, Job, SendWindow, fill, send_singly, send_steadily
 from duemq.bench.clients.reader import read
-from duemq.bench.harness.workers import WorkerLink
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

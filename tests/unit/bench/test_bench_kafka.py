@@ -14,7 +14,7 @@ from duemq.bench.harness.harness import Setup
 from duemq.bench.plans import kafka, plan
 from duemq.bench.report.figures import Figure
 from duemq.bench.report.report import machine
-from duemq.bench.scenarios.ceiling import share
+from duemq.bench.steps.ceiling import share
 from duemq.dev.servers.usage import Meter, ProcessUsage, Usage, cpu_s, holder
 
 

@@ -12,7 +12,7 @@ from duemq.bench.clients.payloads import SEQUENCE, Payloads
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.reconciliation import out_of_order, spread, tally
 from duemq.bench.scenarios.cancel_race import judge
-from duemq.model.ids import IdCodec
+from duemq.model.messages.ids import IdCodec
 
 
 def sent(dues: list[int], outcome: list[int]) -> SentMessages:

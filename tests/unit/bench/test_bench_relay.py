@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.load import Job, SendWindow
 from duemq.bench.command_far import app
-from duemq.bench.harness.workers import WorkerLink
 from duemq.bench.plans import plan
 from duemq.bench.plans.plan import beside_bad_step, relay_step
 from duemq.bench.relay import sink

@@ -17,7 +17,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.bus.embedded.compaction import Compactor
 from duemq.bus.embedded.rocksdb_log import log_options, open_log
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed
-from duemq.model.names import consumer_cursor, group_cursor
+from duemq.model.messages.names import consumer_cursor, group_cursor
 
 Scenario = Callable[[EmbeddedBus], Awaitable[None]]
 T0 = ("t", 0)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from duemq.bus.kafka.topics.clock_probe import ClockProbe
+from duemq.bus.kafka.clock.clock_probe import ClockProbe
 from tests.support.shard.clock_world import HOUR, Machine
 
 

@@ -25,11 +25,11 @@ from duemq.cli.doctor.server import judge_server
 from duemq.cli.doctor.settings_file import check_settings_file
 from duemq.cli.doctor.zookeeper import judge_zookeeper
 from duemq.cli.settings.settings import Settings
-from duemq.cluster.internal_topics import ADMIN, BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, LEDGER
 from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import LogFailed
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.storage.data_folder import Folder
 
 CLUSTER: dict[str, Any] = {

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from duemq.cli.run import startup
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring import log_format
+from duemq.cli.wiring import log_format, startup
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.node_options import node_options
 from duemq.delay.core.disk_watermarks import Watermarks
 from duemq.delay.node import until_purge
 from duemq.model.errors import BadConfig
 from duemq.proxy.request.ingress import MessageLimits
-from duemq.storage.imports.object_store import ObjectStore
+from duemq.storage.object_store import ObjectStore
 
 TOP = Path(__file__).resolve().parents[3]
 SHIPPED = TOP / "conf" / "duemq.toml"

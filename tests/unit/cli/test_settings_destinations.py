@@ -16,9 +16,9 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.relay.settings_destinations import SettingsDestinations
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.topics.internal_topics import create_logs
 from duemq.model.errors import BadConfig
-from duemq.model.names import group_cursor
+from duemq.model.messages.names import group_cursor
 
 FILE = """
 [destinations.Shop-1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from duemq.cluster.admin.state import MAX_ITEM_BYTES, MAX_REMOVED, AdminState, Change, Item
 from duemq.model.errors import CorruptStore, Rejected
-from duemq.model.record import StoredRecord, pack_record
+from duemq.model.messages.record import StoredRecord, pack_record
 
 
 def change(item: str, version: int, value: Any = None) -> bytes:

@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import BlockingTransaction
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.blocked import BlockedCollector, blocked_shards
-from duemq.cluster.internal_topics import ADMIN, BUFFER
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.topics.blocked import BlockedCollector, blocked_shards
+from duemq.cluster.topics.internal_topics import ADMIN, BUFFER
+from duemq.cluster.topics.topic_states import TopicStates
+from duemq.model.messages.record import Partition
 from duemq.model.readiness import Reason, ShardTrouble
-from duemq.model.record import Partition
 
 NOW = 60_000
 STRANGER = BlockingTransaction(4003, "a-user", 17, 30_000)

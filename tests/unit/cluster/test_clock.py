@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.cluster.clock_watch import ClockWatch
+from duemq.cluster.clocks.clock_watch import ClockWatch
 from duemq.delay.health import HealthTracker
 from duemq.election.base import NodeState
 from tests.support.shard.clock_world import HOUR, Brokers, Machine, measured

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus, UnknownTopic
-from duemq.cluster.clock_watch import ClockCollector, ClockWatch
+from duemq.cluster.clocks.clock_watch import ClockCollector, ClockWatch
 from duemq.model.errors import LogFailed
 from tests.support.shard.clock_world import HOUR, Brokers, Machine, measured
 

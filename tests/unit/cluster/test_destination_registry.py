@@ -13,7 +13,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.destination_registry import MAX_DESTINATIONS, DestinationRegistry
 from duemq.cluster.admin.state import Change
-from duemq.cluster.internal_topics import ADMIN, create_logs
+from duemq.cluster.topics.internal_topics import ADMIN, create_logs
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected
 

@@ -8,10 +8,10 @@ import pytest
 
 from duemq.bus.base import TopicRefused
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import BUFFER, LEDGER, create_logs
-from duemq.cluster.own_logs import OwnLogs
-from duemq.model.cluster_identity import ClusterIdentity
-from duemq.model.topic_names import prefix_of
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER, create_logs
+from duemq.cluster.topics.own_logs import OwnLogs
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import prefix_of
 
 pytestmark = pytest.mark.anyio
 

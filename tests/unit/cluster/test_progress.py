@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
-from duemq.cluster.progress import Progress
+from duemq.cluster.shards.progress import Progress
 from duemq.model.errors import Unavailable
-from duemq.model.ledger import Answer, Entry
+from duemq.model.log.ledger import Answer, Entry
 
 DELAY_FILE = 10**12
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import RELAYS
 from duemq.cluster.relays.figures import BUCKETS_MS, RelayFigures, merged, quantile
 from duemq.cluster.relays.log import FiguresPublisher, FiguresReader
-from duemq.model.record import pack_record
+from duemq.cluster.topics.internal_topics import RELAYS
+from duemq.model.messages.record import pack_record
 
 pytestmark = pytest.mark.anyio
 

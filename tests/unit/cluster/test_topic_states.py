@@ -10,7 +10,7 @@ import pytest
 
 from duemq.bus.base import NO_LEADER, TopicInfo, TopicState, WriteRefused
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.topic_states import LOOKED_UP, NOT_ASKED, UNKNOWN_TOPIC, TopicStates
+from duemq.cluster.topics.topic_states import LOOKED_UP, NOT_ASKED, UNKNOWN_TOPIC, TopicStates
 from duemq.model.errors import BadConfig, LogFailed, Rejected, Unavailable
 
 WAITS = (1_000, 5_000, 10_000, 30_000)

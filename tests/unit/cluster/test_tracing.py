@@ -19,10 +19,10 @@ from duemq.cluster.tracing.trace_context import Carrier, asks_for_spans, sampled
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.traced_observer import TracedObserver
 from duemq.model.errors import Unavailable
-from duemq.model.key import make_key
-from duemq.model.ledger import Answer, Entry
-from duemq.model.message import CANCEL, MOVE, Draft
-from duemq.model.record import headers_of, pack_headers, pack_record
+from duemq.model.log.ledger import Answer, Entry
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, MOVE, Draft
+from duemq.model.messages.record import headers_of, pack_headers, pack_record
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.tracing.caller import CALLER, TracedCalls

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duemq.model.names import of_redrive
+from duemq.model.messages.names import of_redrive
 from duemq.proxy.console.pages import topic_letters
 from duemq.proxy.gateway.base import MessagePage, Receipt
 from tests.support.http.console_site import OPERATOR, VIEWER, ConsoleSite, with_console

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duemq.model.destinations.destination import Credentials, Destination
-from duemq.proxy.destinations.relay_access import RelayAccess, SystemReply
+from duemq.proxy.relay_access import RelayAccess, SystemReply
 from tests.support.http.console_site import ADMIN, OPERATOR, VIEWER, ConsoleSite, with_console
 from tests.support.http.http_site import NOW
 

@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from duemq.model.names import consumer_cursor
+from duemq.model.messages.names import consumer_cursor
 from tests.support.http.console_site import ADMIN, ConsoleSite, with_console
 from tests.support.http.http_site import STATE
 

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from duemq.cluster.figures import Figures
-from duemq.model.access import EVERYTHING, Grant, Scope
+from duemq.model.callers.access import EVERYTHING, Grant, Scope
 from duemq.model.errors import Unavailable
-from duemq.proxy.console.history import History
 from duemq.proxy.console.live import MAX_STREAMS, _latest
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
+from duemq.proxy.history import History
 from tests.support.http.console_site import ConsoleSite, with_console
 from tests.support.http.http_site import NOW
 

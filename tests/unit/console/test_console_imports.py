@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from duemq.model.import_command import ImportCommand
+from duemq.model.messages.import_command import ImportCommand
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import ImportStatus
-from duemq.storage.imports.records import IMPORTED, REJECTED, ImportRecord
+from duemq.storage.shard.records import IMPORTED, REJECTED, ImportRecord
 from tests.support.http.console_site import VIEWER, ConsoleSite, with_console
 from tests.support.http.http_site import NOW
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from duemq.cluster.admin.sessions import MAX_OF_CALLER, MAX_SESSIONS
-from duemq.model.session import new_session
+from duemq.model.callers.session import new_session
 from duemq.proxy.access import LOGINS_PER_S
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.web.settings import HttpSettings

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from duemq.model.dead_letters import MALFORMED
-from duemq.model.names import of_redrive
-from duemq.model.plain import dead_letter
-from duemq.model.record import pack_record
-from duemq.proxy.destinations.relay_access import RelayAccess
+from duemq.model.messages.dead_letters import MALFORMED
+from duemq.model.messages.names import of_redrive
+from duemq.model.messages.plain import dead_letter
+from duemq.model.messages.record import pack_record
 from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.relay_access import RelayAccess
 from tests.support.http.console_site import ConsoleSite, with_console
 from tests.support.http.http_site import NOW, STATE
 

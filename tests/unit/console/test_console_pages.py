@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 import pytest
 
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
-from duemq.model.names import of_client
-from duemq.model.record import unpack_headers
-from duemq.model.row_notes import Attempt, ChangeHistory, PastChange
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.messages.names import of_client
+from duemq.model.messages.record import unpack_headers
+from duemq.model.messages.row_notes import Attempt, ChangeHistory, PastChange
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from duemq.proxy.settings import ConsoleSettings

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from duemq.model.record import pack_record
+from duemq.model.messages.record import pack_record
 from tests.support.http.console_site import VIEWER, ConsoleSite, with_console
 from tests.support.http.http_site import NOW
 

@@ -22,12 +22,12 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.offsets import FileOffsets
 from duemq.client.consumer.kafka.parking import ANEW
 from duemq.client.consumer.kafka.positions import metadata_of, own_metadata, topics_in, with_done
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.work.done_ranges import Ranges
 from duemq.model.errors import Rejected, Unavailable
 from tests.support.consumer.fake_group import RETRY, T0, T1, Group, changes, with_source
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from duemq.client.consumer.failures import verdict
 from duemq.client.consumer.kafka.positions import is_of, metadata_of, pull_in, says_of, topics_in
 from duemq.client.consumer.message import message_of
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.failures import verdict
 from duemq.client.consumer.retry.headers import NULL, Headers, Origin, error_text, origin_in, returned
 from duemq.client.consumer.retry.policy import Dead, Delays, Reject
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.model.errors import Rejected
-from duemq.model.group_topics import checked_group, dead_letter_topic, retry_topic
+from duemq.model.topics.group_topics import checked_group, dead_letter_topic, retry_topic
 
 
 @dataclass

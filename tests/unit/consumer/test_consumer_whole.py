@@ -11,10 +11,10 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, RetryLater
 from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.done_ranges import Ranges
+from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.client.consumer.retry.policy import Dead, Policy, Wait
-from duemq.client.consumer.retry.publisher import Returns
-from duemq.client.consumer.work.done_ranges import Ranges
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio

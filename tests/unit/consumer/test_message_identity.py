@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pika import spec
 
+from duemq.client.consumer.letter import letter_of
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.retry.headers import Headers
-from duemq.client.consumer.retry.letter import letter_of
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.client.idempotency.memory import MemoryStore
 from duemq.client.idempotency.once import once
-from duemq.model.dead_letters import REDRIVEN_ID, REDRIVEN_ORIGIN, first_place, home_of, id_of, own_headers
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
+from duemq.model.messages.dead_letters import REDRIVEN_ID, REDRIVEN_ORIGIN, first_place, home_of, id_of, own_headers
 from duemq.relay.base import Result
 from duemq.relay.rabbitmq.link import Publisher
 from duemq.relay.rabbitmq.mapping import Mapping

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.done_ranges import decode_ranges, done_ranges, encode_ranges
 from duemq.client.consumer.kafka.offsets import FileOffsets
-from duemq.client.consumer.work.done_ranges import decode_ranges, done_ranges, encode_ranges
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.model.errors import CorruptStore, StoreFailed
 from tests.unit.consumer.test_consumer_values import Plain

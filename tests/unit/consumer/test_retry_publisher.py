@@ -15,11 +15,11 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.message import message_of
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.client.consumer.retry.publisher import Returns
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -60,8 +60,8 @@ class Producer:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.client.consumer.retry.publisher._FIRST_S", 0.0)
-    monkeypatch.setattr("duemq.client.consumer.retry.publisher._LONGEST_S", 0.0)
+    monkeypatch.setattr("duemq.client.consumer.kafka.publisher._FIRST_S", 0.0)
+    monkeypatch.setattr("duemq.client.consumer.kafka.publisher._LONGEST_S", 0.0)
 
 
 def returns_to(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Returns:
@@ -155,8 +155,8 @@ async def test_what_is_away_is_tried_again(error: BaseException, closes: int, mo
 
 
 async def test_a_cancel_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.client.consumer.retry.publisher._FIRST_S", 3_600.0)
-    monkeypatch.setattr("duemq.client.consumer.retry.publisher._LONGEST_S", 3_600.0)
+    monkeypatch.setattr("duemq.client.consumer.kafka.publisher._FIRST_S", 3_600.0)
+    monkeypatch.setattr("duemq.client.consumer.kafka.publisher._LONGEST_S", 3_600.0)
     producer = Producer(*[KafkaConnectionError()] * 10)
     sending = asyncio.create_task(
         returns_to(producer, monkeypatch).send(message_of(Plain(), is_retry=False), SOON, "boom")

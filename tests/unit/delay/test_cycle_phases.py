@@ -10,9 +10,9 @@ import pytest
 
 from duemq.delay.core.command_batch import CommandBatch, View
 from duemq.delay.core.cycle import Cycle, Phase, PhaseError
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.ledger import START, DeferredMessage
+from duemq.model.log.ledger import START, DeferredMessage
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
 
 NOTHING = CommandBatch([], [], {})
 KEY = make_key(2_000, 0, 0)

@@ -11,10 +11,10 @@ from typing import Any
 from duemq.bus.base import NO_LEADER, TopicState
 from duemq.bus.memory import MemoryBus
 from duemq.bus.partitioner import partition_of
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.delay.core.limits import CycleLimits
-from duemq.model.message import Draft
-from duemq.model.record import Record, pack_record, shorten, unpack_record
+from duemq.model.messages.message import Draft
+from duemq.model.messages.record import Record, pack_record, shorten, unpack_record
 from tests.support.shard.shard_world import SHARD, START, World
 
 PACE = CycleLimits(max_attempts=3, retry_ms=(100, 200), dead_letter_topic="dlq")

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.imports.import_candidates import Candidates
-from duemq.model.ended import EndedMessage
-from duemq.model.ids import IdCodec
-from duemq.model.import_command import ImportCommand, import_frame
-from duemq.model.ledger import START, Answer, Entry, FileDecision
-from duemq.model.record import StoredRecord
+from duemq.model.log.ledger import START, Answer, Entry, FileDecision
+from duemq.model.messages.ended import EndedMessage
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.import_command import ImportCommand, import_frame
+from duemq.model.messages.record import StoredRecord
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import PENDING, ImportRecord
+from duemq.storage.shard.records import PENDING, ImportRecord
 
 NOW = 1_000_000 * WINDOW_MS
 POLICY = ImportPolicy(furthest_ms=100 * WINDOW_MS)

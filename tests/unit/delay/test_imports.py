@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from duemq.model.errors import Rejected
-from duemq.model.ids import IdCodec
-from duemq.model.import_command import HEADER, MAX_ROWS, ImportCommand, import_frame, shard_of_content
-from duemq.model.plain import Malformed, RecordPosition, command_of
-from duemq.model.record import StoredRecord, pack_record
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.import_command import HEADER, MAX_ROWS, ImportCommand, import_frame, shard_of_content
+from duemq.model.messages.plain import Malformed, RecordPosition, command_of
+from duemq.model.messages.record import StoredRecord, pack_record
 from duemq.model.timing import WINDOW_MS
 
 SHA = "9f" * 32

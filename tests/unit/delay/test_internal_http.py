@@ -17,18 +17,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.codec import TOKEN_HEADER
-from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.progress import Progress
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.codec import TOKEN_HEADER
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.shards.shard_reader import Query
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import LogFailed, Unavailable
-from duemq.model.key import make_key
-from duemq.model.ledger import Entry
+from duemq.model.log.ledger import Entry
+from duemq.model.messages.key import make_key
+from duemq.model.messages.record import StoredRecord, pack_record
 from duemq.model.readiness import Readiness, Reason
-from duemq.model.record import StoredRecord, pack_record
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 
 KEY = make_key(1, 0, 0)

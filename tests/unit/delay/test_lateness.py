@@ -15,12 +15,12 @@ from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.delay.metrics import Observer
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.ledger import START, Entry
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.record import StoredRecord
-from duemq.model.row import change_row, plain_row
+from duemq.model.log.ledger import START, Entry
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.record import StoredRecord
+from duemq.model.messages.row import change_row, plain_row
 
 
 @pytest.mark.parametrize("part", [1, 7, 999, 30_000])

@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 import duemq.bus.base
 import duemq.bus.kafka.topics.topics
-import duemq.cluster.topic_states
+import duemq.cluster.topics.topic_states
 from duemq.cli.wiring import parts
 from duemq.delay.core.disk_watermarks import Watermark
 from duemq.delay.core.outbox import Outbox
@@ -35,15 +35,15 @@ from duemq.delay.metrics import (
     TieringCounts,
 )
 from duemq.model.disk_use import DiskUse
-from duemq.model.key import make_key
-from duemq.model.ledger import Entry
+from duemq.model.log.ledger import Entry
+from duemq.model.messages.key import make_key
 from duemq.web.status import StatusSource, metrics
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/operations.md").read_text()
 CONSTANTS = {
     name: value
-    for module in (duemq.bus.base, duemq.bus.kafka.topics.topics, duemq.cluster.topic_states)
+    for module in (duemq.bus.base, duemq.bus.kafka.topics.topics, duemq.cluster.topics.topic_states)
     for name, value in vars(module).items()
     if name.isupper() and isinstance(value, str)
 }
@@ -82,9 +82,9 @@ def reasons_in(path: Path) -> Iterator[str]:
 def test_the_code_knows_no_other_reasons_than_those_it_lists() -> None:
     files = [
         *ROOT.glob("bus/**/*.py"),
-        *(ROOT / name for name in ("cluster/topic_states.py", "delay/shard/dispatch.py", "delay/core/cycle.py")),
+        *(ROOT / name for name in ("cluster/topics/topic_states.py", "delay/shard/dispatch.py", "delay/core/cycle.py")),
     ]
-    found = {reason for path in files for reason in reasons_in(path)} | duemq.cluster.topic_states.PASSING
+    found = {reason for path in files for reason in reasons_in(path)} | duemq.cluster.topics.topic_states.PASSING
     assert found == (DEFERRED_REASONS | DEAD_REASONS) - {"malformed"}
 
 

@@ -9,10 +9,10 @@ import pytest
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.cycle import Due
 from duemq.delay.core.outbox import Outbox
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.row import frame_in, row_of
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.row import frame_in, row_of
 
 IDS = IdCodec(b"k" * 32)
 

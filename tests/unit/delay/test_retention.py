@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.shard import retention
-from duemq.delay.shard.retention import horizon_for, purge_before
-from duemq.model.key import make_key
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, MOVE, Change, Draft
-from duemq.model.names import Name
+from duemq.delay.replica import retention
+from duemq.delay.replica.retention import horizon_for, purge_before
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, MOVE, Change, Draft
+from duemq.model.messages.names import Name
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64
+from duemq.storage.keyspace import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64
 from duemq.storage.shard.store import ShardStore
 from tests.support.shard.shard_world import START, World
 

@@ -8,7 +8,7 @@ import pytest
 
 from duemq.delay.tiering import tiering_policy
 from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
-from duemq.model.key import make_key
+from duemq.model.messages.key import make_key
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile, DelayFileCatalog

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from duemq.delay.shard.written_topics import _MAX_TOPICS, WrittenTopics
-from duemq.model.key import LOWEST
-from duemq.model.ledger import MAX_LISTED_TOPICS, START, Entry, read_ledger
+from duemq.delay.replica.written_topics import _MAX_TOPICS, WrittenTopics
+from duemq.model.log.ledger import MAX_LISTED_TOPICS, START, Entry, read_ledger
+from duemq.model.messages.key import LOWEST
 
 HOUR_MS = 3_600_000
 

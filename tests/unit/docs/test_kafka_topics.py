@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from duemq.bus.kafka.topics.clock_topic import CLOCK_TOPIC
-from duemq.cluster.internal_topics import BUFFER, INTERNAL
-from duemq.cluster.kafka_rights import kafka_rights
-from duemq.model.topic_names import TopicNames
+from duemq.bus.kafka.clock.clock_topic import CLOCK_TOPIC
+from duemq.cluster.topics.internal_topics import BUFFER, INTERNAL
+from duemq.cluster.topics.kafka_rights import kafka_rights
+from duemq.model.topics.topic_names import TopicNames
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
 

@@ -13,9 +13,9 @@ from duemq.bus.kafka.produce.states import COMMITTER, CommitterState
 from duemq.delay.shard.states import SHARD, ShardState
 from duemq.delay.states import EFFECTS, NODE, Condition, NodePhase
 from duemq.election.base import NodeState
-from duemq.model.job import JOB, JobState
+from duemq.model.log.job import JOB, JobState
 from duemq.model.state_table import IllegalStep, StateTable
-from duemq.storage.imports.records import IMPORT_STATES, ImportState
+from duemq.storage.shard.records import IMPORT_STATES, ImportState
 
 PAGE = Path(__file__).parents[3] / "docs" / "states.md"
 TABLES: dict[str, tuple[StateTable[Any, Any], type[StrEnum], str]] = {
@@ -27,11 +27,11 @@ step is a log line with `action` `state` at level `debug`."""),
 The life of a node (`delay/states.py`). A disk or a log that fails closes the node and opens it again, as after a
 crash."""),
     "Import": (IMPORT_STATES, ImportState, """\
-A file of messages (`storage/imports/records.py`). `GET /v1/imports/{id}` shows `pending`, `imported` or `rejected`; a
+A file of messages (`storage/shard/records.py`). `GET /v1/imports/{id}` shows `pending`, `imported` or `rejected`; a
 duplicate is answered with the first one's id."""),
     "Job": (JOB, JobState, """\
-A bulk job (`model/job.py`). `GET /v1/jobs/{id}` shows the state. A job that was paused or cancelled is `active` until
-it is known what became of all that it had begun."""),
+A bulk job (`model/log/job.py`). `GET /v1/jobs/{id}` shows the state. A job that was paused or cancelled is `active`
+until it is known what became of all that it had begun."""),
     "Committer": (COMMITTER, CommitterState, """\
 The writer of a shard's transactions on Kafka (`bus/kafka/produce/states.py`). After any error it ends, and the shard
 opens another one."""),

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from duemq.election.zookeeper.layout import decode_identity, encode_identity
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Fatal
-from duemq.model.topic_names import prefix_of
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import prefix_of
 
 SECRET = b"s" * 16
 BEFORE = {"format": 1, "cluster": "c1", "shards": 4, "secret": base64.b64encode(SECRET).decode()}

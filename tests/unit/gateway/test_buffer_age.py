@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.proxy.gateway.buffer_age import BufferAge
 from tests.support.node.memory_nodes import ManualClock
 

@@ -16,24 +16,24 @@ from duemq.bus.base import AppendResults, Batches, PartlyAppended, TopicState
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import NoCluster
-from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart, Status
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.clocks.clock_watch import ClockWatch
+from duemq.cluster.shards.shard_reader import MessageState, NamedMessage, Query, SearchPart, Status
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.ledger import START, Answer, Entry
-from duemq.model.message import CANCEL, MOVE, Draft, read_change
-from duemq.model.names import of_client, shard_of_name
-from duemq.model.row import direct_frame
+from duemq.model.log.ledger import START, Answer, Entry
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import CANCEL, MOVE, Draft, read_change
+from duemq.model.messages.names import of_client, shard_of_name
+from duemq.model.messages.row import direct_frame
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.shard_router import ByKey
-from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.records import ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
 NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500

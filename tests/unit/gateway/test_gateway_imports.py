@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from duemq.bus.base import Batches, TopicNames
-from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.errors import Unavailable
-from duemq.model.import_command import ImportCommand, shard_of_content
+from duemq.model.messages.import_command import ImportCommand, shard_of_content
 from duemq.model.timing import WINDOW_MS
 from tests.unit.gateway.test_gateway import SHARDS, Site, at_site
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from duemq.delay.reads.local_reader import LocalReader
-from duemq.model.import_command import ImportCommand
-from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, ImportRecord, ImportRecords
-from duemq.storage.shard.keyspace import IMPORT
+from duemq.model.messages.import_command import ImportCommand
+from duemq.storage.keyspace import IMPORT
+from duemq.storage.shard.records import IMPORTED, PENDING, REJECTED, ImportRecord, ImportRecords
 from duemq.web.reply import in_slices
 
 COUNT = 2_300

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.internal_topics import LEDGER
-from duemq.cluster.progress import Progress
+from duemq.cluster.shards.progress import Progress
+from duemq.cluster.topics.internal_topics import LEDGER
 from duemq.model.errors import LogFailed
-from duemq.model.key import make_key
-from duemq.model.ledger import Answer, Entry
-from duemq.model.record import StoredRecord, pack_record
+from duemq.model.log.ledger import Answer, Entry
+from duemq.model.messages.key import make_key
+from duemq.model.messages.record import StoredRecord, pack_record
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 
 

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import pytest
 
 from duemq.bus.base import Batches
-from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.shard_reader import MessageState, NamedMessage
+from duemq.cluster.shards.shard_reader import MessageState, NamedMessage
+from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft
-from duemq.model.names import Name, of_caller, of_client, shard_of_name
-from duemq.model.plain import ByName, RecordPosition, command_of
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft
+from duemq.model.messages.names import Name, of_caller, of_client, shard_of_name
+from duemq.model.messages.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.name_lookups import NameLookups

@@ -12,7 +12,7 @@ import httpx
 import orjson
 import pytest
 
-from duemq.cluster.codec import (
+from duemq.cluster.shards.codec import (
     NAMES,
     READS_HEADER,
     TOKEN_HEADER,
@@ -23,11 +23,11 @@ from duemq.cluster.codec import (
     state_from_json,
     state_to_json,
 )
-from duemq.cluster.paging import merge, shorten
-from duemq.cluster.shard_reader import MessageState, Query, SearchPart
+from duemq.cluster.shards.paging import merge, shorten
+from duemq.cluster.shards.shard_reader import MessageState, Query, SearchPart
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.key import make_key
+from duemq.model.messages.key import make_key
 from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
 
 KEY = make_key(1000, 7, 0)

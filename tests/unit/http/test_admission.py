@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.message import Draft
+from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.base import Receipt
 from duemq.web.admission import (
     STRANGER_BODY_S,

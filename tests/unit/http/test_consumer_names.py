@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from duemq.bus.topic_cursor import encode_cursor
-from duemq.model.names import consumer_cursor
+from duemq.model.messages.names import consumer_cursor
 from duemq.proxy.request import consumer_names
 from tests.unit.http.test_http_access import Site, code_of, with_site
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from duemq.cluster.shard_reader import MessageState, Query
+from duemq.cluster.shards.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
 from duemq.model.timing import FIRST_MS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from tests.support.http.http_site import (

@@ -14,15 +14,15 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.internal_topics import create_logs
-from duemq.model.access import ApiKey, Scope
-from duemq.model.names import consumer_cursor
+from duemq.cluster.topics.internal_topics import create_logs
+from duemq.model.callers.access import ApiKey, Scope
+from duemq.model.messages.names import consumer_cursor
 from duemq.proxy.api.endpoint import Endpoint
-from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.proxy.table import ENDPOINTS
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, ORDER, FakeGateway
 

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.cluster.codec import state_from_json, state_to_json
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE
-from duemq.model.row_notes import UNCHANGED, Attempt, ChangeHistory, PastChange
+from duemq.cluster.shards.codec import state_from_json, state_to_json
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE
+from duemq.model.messages.row_notes import UNCHANGED, Attempt, ChangeHistory, PastChange
 from duemq.proxy.gateway.base import MessagePage
 from tests.support.http.http_site import NOW, STATE
 from tests.unit.http.test_http_access import Site, with_site

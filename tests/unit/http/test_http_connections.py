@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.web.connections import ConnectionLimits, Connections
+from duemq.web.connection.connections import ConnectionLimits, Connections
 
 LIMITS = ConnectionLimits(connections=3, head_s=10, body_s=60, write_s=30, keep_alive_s=75, unsent_bytes=100)
 

@@ -12,12 +12,12 @@ import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import encode_cursor
-from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.topics.internal_topics import create_logs
 from duemq.model.destinations.destination import Credentials, Destination, read_credentials
 from duemq.model.errors import Rejected
-from duemq.model.names import group_cursor
-from duemq.model.record import pack_record
-from duemq.proxy.destinations.relay_access import RelayAccess, SystemReply
+from duemq.model.messages.names import group_cursor
+from duemq.model.messages.record import pack_record
+from duemq.proxy.relay_access import RelayAccess, SystemReply
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from tests.support.http.http_site import FORM, NOW
 from tests.unit.http.test_http_access import Site, code_of, with_site

@@ -13,13 +13,13 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from duemq.model.access import EVERYTHING
+from duemq.model.callers.access import EVERYTHING
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Router, route_path
-from duemq.proxy.api.table import ENDPOINTS
-from duemq.web.connections import ConnectionLimits, Connections
-from duemq.web.exchange import respond
-from duemq.web.protocol import HttpConnection, connection_class
+from duemq.proxy.table import ENDPOINTS
+from duemq.web.connection.connections import ConnectionLimits, Connections
+from duemq.web.connection.exchange import respond
+from duemq.web.connection.protocol import HttpConnection, connection_class
 from duemq.web.reply import JsonResponse
 from tests.support.http.raw_site import until
 

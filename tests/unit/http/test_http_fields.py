@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.model.message import Draft
-from duemq.model.record import Header, StoredRecord, pack_record, unpack_headers
+from duemq.model.messages.message import Draft
+from duemq.model.messages.record import Header, StoredRecord, pack_record, unpack_headers
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.proxy.response.render import records_bytes
 from tests.support.http.http_site import JSON, ORDER, STATE, Ask, FakeGateway, refused, with_app

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from duemq.model.access import Scope
+from duemq.model.callers.access import Scope
 from duemq.proxy.api.endpoint import Endpoint
-from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.table import ENDPOINTS
 from tests.support.http.console_site import ConsoleGateway
 from tests.support.http.http_site import FORM
 from tests.support.http.provider import Provider

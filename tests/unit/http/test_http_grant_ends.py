@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from duemq.cluster.admin.jobs import Jobs
-from duemq.model.job import Job, JobEvent, JobState, Order, Position, new_id
-from duemq.model.record import pack_record
+from duemq.model.log.job import Job, JobEvent, JobState, Order, Position, new_id
+from duemq.model.messages.record import pack_record
 from duemq.proxy.gateway.base import Gateway, MessagePage
 from duemq.proxy.jobs.runner import JobRunner
 from tests.support.http.console_site import ConsoleGateway

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from duemq.model.job import JobEvent
-from duemq.proxy.api.table import ENDPOINTS
+from duemq.model.log.job import JobEvent
+from duemq.proxy.table import ENDPOINTS
 from tests.support.http.http_site import ORDER, FakeGateway, refused, with_app
 from tests.support.http.http_site import Ask as AskApp
 from tests.unit.http.test_http_access import Site, path_of, with_site

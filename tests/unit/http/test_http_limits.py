@@ -11,7 +11,7 @@ from duemq.model.timing import TimePolicy
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import limits_of, message_limits
 from duemq.proxy.request.ingress import MessageLimits
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.limits import ImportLimits
 from tests.support.http.http_site import Ask, FakeGateway, with_app
 
 OWN = MessageLimits(10, 2, 30, 4, 50, 6000, ("orders.*", "mails"), TimePolicy(max_delay_ms=7_000_000))

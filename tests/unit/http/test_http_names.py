@@ -8,7 +8,7 @@ from urllib.parse import quote, urljoin
 import pytest
 
 from duemq.model.errors import ClockOutOfBounds, DiskFull, LogFailed, OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.names import of_client
+from duemq.model.messages.names import of_client
 from duemq.model.timing import TimePolicy
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.request.ingress import Ingress, MessageLimits

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from duemq.model.destinations.destination import read_destination
-from duemq.proxy.api.openapi import NOWHERE, describe
-from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.openapi import NOWHERE, describe
 from duemq.proxy.request.ingress import FIELDS, Ingress, MessageLimits
+from duemq.proxy.table import ENDPOINTS
 from duemq.web.problem import CODES, MEDIA_TYPE
 
 DOCUMENT = orjson.loads(orjson.dumps(describe(ENDPOINTS)))

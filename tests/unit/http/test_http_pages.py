@@ -13,7 +13,7 @@ from duemq.bus.base import TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import decode_cursor
 from duemq.model.errors import LogFailed
-from duemq.model.record import StoredRecord, pack_record
+from duemq.model.messages.record import StoredRecord, pack_record
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.render import records_bytes

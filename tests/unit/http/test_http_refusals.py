@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Endpoint
-from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.request.request_rules import RequestRules
+from duemq.proxy.table import ENDPOINTS
 from duemq.web.problem import CODES
 from tests.support.http.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, app_over, refused, with_app
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from duemq.cluster.shard_reader import MessageState, Query
+from duemq.cluster.shards.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.gateway.base import MessagePage
 from tests.support.http.http_site import STATE, Ask, FakeGateway, refused, with_app

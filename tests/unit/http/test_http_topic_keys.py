@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.model.access import Grant, Scope
+from duemq.model.callers.access import Grant, Scope
 from duemq.proxy.api.server_info import _topics
-from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
+from duemq.proxy.table import ENDPOINTS
 from tests.support.http.console_site import ConsoleGateway
 from tests.support.http.http_site import NOW, ORDER
 from tests.unit.http.test_http_access import Site, code_of, with_site

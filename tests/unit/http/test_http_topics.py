@@ -16,7 +16,7 @@ from duemq.bus.base import TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import MAX_PARTITIONS, decode_cursor, encode_cursor
 from duemq.model.errors import Rejected
-from duemq.model.record import StoredRecord, pack_record
+from duemq.model.messages.record import StoredRecord, pack_record
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits

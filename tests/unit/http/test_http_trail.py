@@ -11,9 +11,9 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.cluster.admin import trail as admin_trail
 from duemq.cluster.admin.trail import ACTS, DENIALS, Trail, TrailEntry
-from duemq.cluster.internal_topics import TRAIL, create_logs
+from duemq.cluster.topics.internal_topics import TRAIL, create_logs
 from duemq.model.errors import Rejected, StoreFailed, Unavailable
-from duemq.model.record import StoredRecord
+from duemq.model.messages.record import StoredRecord
 from duemq.proxy.gateway.base import MessagePage
 from tests.support.http.http_site import FORM, ORDER
 from tests.support.virtual_loop import VirtualLoop

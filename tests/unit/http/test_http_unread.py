@@ -19,10 +19,10 @@ from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import BadConfig
 from duemq.proxy.api.endpoint import Endpoint
-from duemq.proxy.api.openapi import describe
-from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.openapi import describe
+from duemq.proxy.table import ENDPOINTS
 from duemq.web import open_files
-from duemq.web.connections import DRAINING
+from duemq.web.connection.connections import DRAINING
 from duemq.web.server import Stop
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import ORDER, Ask, FakeGateway, app_over, refused, with_app

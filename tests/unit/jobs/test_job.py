@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.job import ENDED, MAX_REASONS, Job, JobEvent, JobState, Order, Position, is_id, new_id
-from duemq.model.row_notes import same_job
+from duemq.model.log.job import ENDED, MAX_REASONS, Job, JobEvent, JobState, Order, Position, is_id, new_id
+from duemq.model.messages.row_notes import same_job
 from duemq.model.state_table import IllegalStep
 from duemq.proxy.jobs.pacer import Pacer
 

@@ -11,10 +11,10 @@ import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.internal_topics import create_logs
-from duemq.cluster.shard_reader import Query
+from duemq.cluster.shards.shard_reader import Query
+from duemq.cluster.topics.internal_topics import create_logs
 from duemq.model.errors import Rejected, StoreFailed
-from duemq.model.job import Job, Order, Position, new_id
+from duemq.model.log.job import Job, Order, Position, new_id
 from duemq.proxy.gateway.base import Gateway, MessagePage
 from duemq.proxy.jobs.runner import JobRunner
 from tests.support.virtual_loop import VirtualLoop

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duemq.model.errors import Rejected
-from duemq.model.job import Order
+from duemq.model.log.job import Order
 from duemq.proxy.jobs.order import read_order
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import cast
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.model.job import Job, Order, Position, new_id
-from duemq.model.message import Draft
-from duemq.model.names import PURGES
-from duemq.model.record import pack_record
+from duemq.model.log.job import Job, Order, Position, new_id
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import PURGES
+from duemq.model.messages.record import pack_record
 from duemq.proxy.gateway.base import Gateway, Receipt
 from duemq.proxy.jobs.topic_work import TopicWork
 

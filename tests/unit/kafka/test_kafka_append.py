@@ -18,7 +18,7 @@ from duemq.bus.kafka.produce import append
 from duemq.bus.kafka.produce.append import Appender, join_outcomes
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
-from duemq.model.record import Partition, pack_record
+from duemq.model.messages.record import Partition, pack_record
 
 WHERE, BESIDE = ("t", 0), ("u", 0)
 SMALL, LARGE = pack_record(None, (), b"x" * 100), pack_record(None, (), b"x" * 200_000)

@@ -19,9 +19,9 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics import catalog as catalog_module
 from duemq.bus.kafka.topics.catalog import Catalog, Replicas, TopicMetadata
 from duemq.bus.kafka.topics.topics import _refusal
-from duemq.cluster.topic_states import PASSING
+from duemq.cluster.topics.topic_states import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.record import Partition, StoredRecord
 
 OWN = ("duemq.ledger",)
 UNKNOWN_CODE = errors.for_code(87)  # INVALID_RECORD, which aiokafka has no class for

@@ -15,10 +15,10 @@ from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from duemq.bus.kafka.aiokafka_internals import mend_requests
+from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.publisher import Returns
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
 from duemq.pipeline.logs.ranges import Logs

@@ -16,7 +16,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 COMMITTED = 2_075
 

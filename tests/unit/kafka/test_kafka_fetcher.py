@@ -14,7 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from duemq.bus.kafka.fetch.fetcher import Tails
 from duemq.bus.kafka.requests.wire import FetchedRecords, Wire
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 from tests.support.virtual_loop import VirtualLoop
 
 _BROKER = 1

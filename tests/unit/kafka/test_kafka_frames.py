@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.bus.base import AppendResult
-from duemq.bus.kafka.fetch.frames import to_frame, to_kafka
 from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Run, RunPart
+from duemq.bus.kafka.frames import to_frame, to_kafka
 from duemq.bus.kafka.produce.batches import append_result, batches_of, too_large
-from duemq.model.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
-from duemq.model.record import Record, StoredRecord, pack_record, unpack_record
+from duemq.model.messages.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
+from duemq.model.messages.record import Record, StoredRecord, pack_record, unpack_record
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 RECORDS = st.builds(

@@ -20,7 +20,7 @@ from duemq.bus.kafka.produce.v2 import producer as module
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
 from duemq.bus.kafka.requests.transaction_requests import TransactionAbortable
 from duemq.model.errors import Fenced, LogFailed
-from duemq.model.record import Partition, pack_record
+from duemq.model.messages.record import Partition, pack_record
 from tests.support.servers.scripted_brokers import ScriptedBrokers, batch_state
 
 pytestmark = pytest.mark.anyio

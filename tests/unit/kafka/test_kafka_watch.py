@@ -12,7 +12,7 @@ from duemq.bus.kafka.fetch import watch
 from duemq.bus.kafka.fetch.watch import Watch
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 
 class Brokers:

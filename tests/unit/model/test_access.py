@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.access import EVERYTHING, ApiKey, Grant, Scope, id_of, new_key, rotated
+from duemq.model.callers.access import EVERYTHING, ApiKey, Grant, Scope, id_of, new_key, rotated
 from duemq.model.errors import Rejected
 
 NOW, DAY = 1_795_255_200_000, 24 * 3600 * 1000

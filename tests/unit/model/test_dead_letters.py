@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from duemq.client.consumer.retry.headers import Origin as Returned
 from duemq.client.consumer.retry.headers import returned, share_group_headers
-from duemq.model.dead_letters import (
+from duemq.model.messages.dead_letters import (
     MALFORMED,
     REDRIVEN_FROM,
     REDRIVEN_ID,
@@ -23,8 +23,8 @@ from duemq.model.dead_letters import (
     own_headers,
     redrives_in,
 )
-from duemq.model.plain import dead_letter
-from duemq.model.record import pack_record, unpack_record
+from duemq.model.messages.plain import dead_letter
+from duemq.model.messages.record import pack_record, unpack_record
 
 OWN = [("kind", b"a"), ("traceparent", b"00-1")]
 SHARE_GROUP = [

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.ids import DIRECT, IdCodec, MessageId, peek
-from duemq.model.key import make_key
-from duemq.model.rules import ID_CHARS
+from duemq.model.messages.ids import DIRECT, IdCodec, MessageId, peek
+from duemq.model.messages.key import make_key
+from duemq.model.topics.rules import ID_CHARS
 
 IDS = IdCodec(b"k" * 32)
 ISSUED = IDS.issue(3, 1_700_000_000_123, 2**40 + 7, 9)

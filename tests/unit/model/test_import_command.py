@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duemq.model.errors import Rejected
-from duemq.model.import_command import ImportCommand
+from duemq.model.messages.import_command import ImportCommand
 
 FIELDS = {"sha256": "a" * 64, "size": 1, "window": 0, "rows": 1}
 

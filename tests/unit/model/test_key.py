@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.key import CHECKSUM_MASK, checksum, checksum_of_rows, make_key
+from duemq.model.messages.key import CHECKSUM_MASK, checksum, checksum_of_rows, make_key
 
 _U48 = st.integers(0, 2**48 - 1)
 

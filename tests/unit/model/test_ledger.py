@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ledger import START, Answer, Barrier, DeferredMessage, Entry, FileDecision, OutcomeCounts, read_ledger
+from duemq.model.log.ledger import (
+    START,
+    Answer,
+    Barrier,
+    DeferredMessage,
+    Entry,
+    FileDecision,
+    OutcomeCounts,
+    read_ledger,
+)
 
 keys = st.binary(min_size=20, max_size=20)
 numbers = st.integers(0, 2**53)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.caller import MAX_CALLER_BYTES
-from duemq.model.ids import IdCodec
-from duemq.model.key import make_key
-from duemq.model.message import (
+from duemq.model.callers.caller import MAX_CALLER_BYTES
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import make_key
+from duemq.model.messages.message import (
     CANCEL,
     COMMAND_BODY,
     DELIVER_NOW,
@@ -26,9 +26,9 @@ from duemq.model.message import (
     read_schedule,
     schedule_frame,
 )
-from duemq.model.names import Name
-from duemq.model.record import Headers, pack_headers, pack_record, unpack_headers, unpack_record
-from duemq.model.row import (
+from duemq.model.messages.names import Name
+from duemq.model.messages.record import Headers, pack_headers, pack_record, unpack_headers, unpack_record
+from duemq.model.messages.row import (
     any_expires,
     attempt_of,
     change_row,

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from duemq.model.access import EVERYTHING, Grant, Scope
+from duemq.model.callers.access import EVERYTHING, Grant, Scope
 from duemq.model.errors import Rejected
-from duemq.model.ids import IdCodec
-from duemq.model.message import read_name, read_schedule
-from duemq.model.names import (
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.message import read_name, read_schedule
+from duemq.model.messages.names import (
     PURGES,
     RETURN_HEADER,
     Name,
@@ -30,9 +30,9 @@ from duemq.model.names import (
     shard_of_name,
     text_of,
 )
-from duemq.model.plain import RecordPosition, command_of
-from duemq.model.record import pack_record
-from duemq.model.rules import CONSUMER, NAME, is_name
+from duemq.model.messages.plain import RecordPosition, command_of
+from duemq.model.messages.record import pack_record
+from duemq.model.topics.rules import CONSUMER, NAME, is_name
 from duemq.proxy.access import GRANT
 from duemq.proxy.request.names import client_name, idempotency_name
 from tests.support.house.tree import ROOT, modules
@@ -162,4 +162,4 @@ def _makers() -> Iterator[str]:
 
 def test_names_are_made_in_one_file() -> None:
     """A new space is a function beside the others."""
-    assert set(_makers()) == {"model/names.py"}
+    assert set(_makers()) == {"model/messages/names.py"}

@@ -9,13 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.delay.core.command_batch import understand
-from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_name, read_schedule
-from duemq.model.names import of_client, of_return, shard_of_name
-from duemq.model.plain import ByName, Malformed, RecordPosition, change_by_name, command_of, dead_letter, read_record
-from duemq.model.record import HEAD, Header, Record, StoredRecord, pack_record, unpack_record
-from duemq.model.row import Row, read_row, row_of
+from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import DIRECT, IdCodec
+from duemq.model.messages.message import (
+    CANCEL,
+    DELIVER_NOW,
+    MAX_HEADERS,
+    MOVE,
+    REDRIVE,
+    Change,
+    read_name,
+    read_schedule,
+)
+from duemq.model.messages.names import of_client, of_return, shard_of_name
+from duemq.model.messages.plain import (
+    ByName,
+    Malformed,
+    RecordPosition,
+    change_by_name,
+    command_of,
+    dead_letter,
+    read_record,
+)
+from duemq.model.messages.record import HEAD, Header, Record, StoredRecord, pack_record, unpack_record
+from duemq.model.messages.row import Row, read_row, row_of
 from duemq.model.timing import LAST_MS
 
 IDS = IdCodec(b"k" * 32)

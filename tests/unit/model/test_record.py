@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.bus.kafka.fetch.frames import to_frame, to_kafka
-from duemq.model.message import are_headers
-from duemq.model.plain import read_record
-from duemq.model.record import (
+from duemq.bus.kafka.frames import to_frame, to_kafka
+from duemq.model.messages.message import are_headers
+from duemq.model.messages.plain import read_record
+from duemq.model.messages.record import (
     HEAD,
     HEADER,
     NULL_HEADERS,

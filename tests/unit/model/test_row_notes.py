@@ -7,12 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.ended import CANCELLED, DEAD, EndedMessage
-from duemq.model.ids import IdCodec
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft, schedule_frame
-from duemq.model.names import of_client
-from duemq.model.row import ROW, change_row, name_of, read_row, redriven_row, row_of, shown_due, without_payload
-from duemq.model.row_notes import (
+from duemq.model.messages.ended import CANCELLED, DEAD, EndedMessage
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, Draft, schedule_frame
+from duemq.model.messages.names import of_client
+from duemq.model.messages.row import (
+    ROW,
+    change_row,
+    name_of,
+    read_row,
+    redriven_row,
+    row_of,
+    shown_due,
+    without_payload,
+)
+from duemq.model.messages.row_notes import (
     MAX_ATTEMPTS,
     MAX_CHANGES,
     MAX_TAGS,

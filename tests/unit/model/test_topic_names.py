@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from duemq.model.message import is_topic
-from duemq.model.topic_names import OWN, TopicNames, is_cursor_group, is_of_another, prefix_of
+from duemq.model.messages.message import is_topic
+from duemq.model.topics.topic_names import OWN, TopicNames, is_cursor_group, is_of_another, prefix_of
 
 PARTS = ("buffer", "ledger", "admin", "jobs", "trail", "relays", "clock", "dlq")
 OWN_NAMES = [OWN + part for part in PARTS] + [f"{lead}destination.mail" for lead in ("", "retry.", "dlq.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from duemq.model.ledger import OutcomeCounts
+from duemq.model.log.ledger import OutcomeCounts
 from duemq.pipeline.audit.job import OUTCOMES, AuditResult
 from duemq.pipeline.audit.lateness import Late, Spread
 from duemq.pipeline.audit.report import report, verdict

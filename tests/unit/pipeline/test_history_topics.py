@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from duemq.bus.kafka.clock.clock_topic import CLOCK_TOPIC
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.topics.clock_topic import CLOCK_TOPIC
-from duemq.cluster.internal_topics import INTERNAL, LEDGER
-from duemq.model.topic_names import TopicNames
+from duemq.cluster.topics.internal_topics import INTERNAL, LEDGER
+from duemq.model.topics.topic_names import TopicNames
 from duemq.pipeline.history.stream import ALL, LogSource, pattern
 
 OWN = {*INTERNAL, CLOCK_TOPIC, "duemq.dlq"}

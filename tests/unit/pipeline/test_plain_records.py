@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.import_command import ImportCommand
-from duemq.model.key import read_key
-from duemq.model.message import (
+from duemq.model.messages.ids import DIRECT, IdCodec
+from duemq.model.messages.import_command import ImportCommand
+from duemq.model.messages.key import read_key
+from duemq.model.messages.message import (
     CANCEL,
     COMMAND_BODY,
     DELIVER_NOW,
@@ -26,9 +26,9 @@ from duemq.model.message import (
     read_name,
     read_schedule,
 )
-from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
-from duemq.model.record import Header, pack_record
-from duemq.model.row import read_row, row_of
+from duemq.model.messages.plain import ByName, Malformed, RecordPosition, command_of
+from duemq.model.messages.record import Header, pack_record
+from duemq.model.messages.row import read_row, row_of
 from duemq.pipeline.logs.plain_records import RecordMeaning, metadata, read
 
 AT = 1_700_000_000_000  # 2023-11-14T22:13:20Z

@@ -20,18 +20,18 @@ from duemq.cli.times import when
 from duemq.client.http.errors import RejectedError
 from duemq.client.http.requests import Draft, message_body
 from duemq.model.errors import BadDelayFile, Rejected
-from duemq.model.ids import IdCodec
-from duemq.model.message import read_schedule
-from duemq.model.plain import Malformed, RecordPosition, command_of
-from duemq.model.record import pack_record
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.message import read_schedule
+from duemq.model.messages.plain import Malformed, RecordPosition, command_of
+from duemq.model.messages.record import pack_record
 from duemq.model.timing import FIRST_MS, LAST_MS, TimePolicy, why_implausible
 from duemq.proxy.jobs.order import read_order
 from duemq.proxy.jobs.work import dead_range
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.query import read_filter
-from duemq.storage.imports.columns import SCHEMA
-from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.delay_files.columns import SCHEMA
 from duemq.storage.imports.row_rules import ImportRules
+from duemq.storage.limits import ImportLimits
 from tests.support.times import INSTANTS
 
 NOW = 1_795_255_200_123

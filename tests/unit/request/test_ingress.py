@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.names import fingerprint
-from duemq.model.record import unpack_headers
-from duemq.model.row import read_row, row_of
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.names import fingerprint
+from duemq.model.messages.record import unpack_headers
+from duemq.model.messages.row import read_row, row_of
 from duemq.model.timing import TimePolicy
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.json_body import parse_json

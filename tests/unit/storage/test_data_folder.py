@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import FolderRefused
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.storage.data_folder import VERSION, WITH_PREFIX, Folder, disk_bytes, log_id_of, read_info
 
 

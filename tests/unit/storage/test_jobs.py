@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.storage.delay_files.about import About
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.imports.object_store import ObjectStore
 from duemq.storage.jobs import jobs
 from duemq.storage.jobs.jobs import (
     BadJob,
@@ -28,6 +26,8 @@ from duemq.storage.jobs.jobs import (
     SealJob,
     TakenIn,
 )
+from duemq.storage.limits import ImportLimits
+from duemq.storage.object_store import ObjectStore
 
 text, number = st.text(max_size=20), st.integers(0, 1 << 53)
 about = st.builds(About, number, number, number, text, text, text, number, st.none() | number)

@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from duemq.model.ids import IdCodec
-from duemq.model.key import LOWEST, due_of, make_key
-from duemq.model.ledger import Entry
-from duemq.model.message import Draft, schedule_frame
-from duemq.model.names import of_client
-from duemq.model.place import PLACE_BYTES, key_at, place_of
-from duemq.model.row import row_of, shows_due
+from duemq.model.log.ledger import Entry
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.key import LOWEST, due_of, make_key
+from duemq.model.messages.message import Draft, schedule_frame
+from duemq.model.messages.names import of_client
+from duemq.model.messages.place import PLACE_BYTES, key_at, place_of
+from duemq.model.messages.row import row_of, shows_due
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.checkpoint.checkpoint import make_checkpoint
+from duemq.storage.keyspace import INDEX_RUN, ROW, Position
 from duemq.storage.message_index import index as index_module
 from duemq.storage.message_index import runs
 from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.terms import ENTRY_BYTES, IndexedTopics, key_hash, label_hash
-from duemq.storage.shard.keyspace import INDEX_RUN, ROW, Position
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
 NOW = 1_700_000_000_000

@@ -22,7 +22,7 @@ from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positio
 from duemq.bus.kafka.produce.producer import Setup
 from duemq.bus.kafka.produce.stop import notice_transaction, stop
 from duemq.bus.kafka.produce.v1.sends import send_all
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 # After a commit the broker is still writing markers, and refuses the next transaction for a millisecond or so. With
 # aiokafka's own pause of 20 ms before it asks again, a cycle takes 25 ms instead of 2.

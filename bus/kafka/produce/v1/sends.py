@@ -16,7 +16,7 @@ from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.produce.stop import notice_error
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import LogFailed
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 SendsByPartition = dict[Partition, list[asyncio.Future[Any]]]
 

@@ -25,7 +25,7 @@ from duemq.bus.kafka.produce.stop import close_client
 from duemq.bus.kafka.produce.v2.sends import BatchSends, Epoch, added_partitions
 from duemq.bus.kafka.requests.transaction_requests import EndTxnRequest, InitProducerIdRequest, error_of
 from duemq.model.errors import LogFailed
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 _SOON_S = 0.002  # while the coordinator works on the transaction before
 _PAUSE_S = 0.04

@@ -23,7 +23,7 @@ from duemq.bus.kafka.produce.stop import notice_error
 from duemq.bus.kafka.requests.transaction_requests import OperationNotAttempted, ProduceRequest, error_of
 from duemq.bus.kafka.requests.wire import group_by_topic
 from duemq.model.errors import LogFailed
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 _SOON_S = 0.002  # while markers of the transaction before are being written; the broker has waited for them before
 _PAUSE_S = 0.04

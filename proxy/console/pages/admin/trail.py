@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from duemq.proxy.api.endpoint import Endpoint, Service, route_path
-from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.forms import given
 from duemq.proxy.console.views import render
 from duemq.proxy.request.query import read_query
+from duemq.proxy.table import ENDPOINTS
 
 _PAGES: Final = {
     "dlq": "messages/", "messages": "messages/", "destinations": "destinations/", "jobs": "jobs/", "topics": "topics/",

@@ -1,0 +1,71 @@
+"""Looks at a Kafka cluster without making anything, for `duemq doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Self
+
+from duemq.bus.kafka.clock.clock_probe import ClockProbe
+from duemq.bus.kafka.clock.clock_topic import CLOCK_TOPIC, ClockTopic
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.produce.choice import uses_v2
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
+from duemq.bus.kafka.topics.topics import NEVER, TopicMaker, settings_of_own
+
+_MAX_TRANSACTION: Final = "transaction.max.timeout.ms"
+
+
+class Inspection:
+    """Made by `open`."""
+
+    def __init__(self, options: KafkaOptions, clock: Callable[[], int]) -> None:
+        self._options, self._clock = options, clock
+        self._wire = Wire(options)
+        self._catalog = Catalog(self._wire)
+        self._maker = TopicMaker(self._wire, self._catalog, options)
+
+    @classmethod
+    async def open(cls, options: KafkaOptions, clock: Callable[[], int]) -> Self:
+        """`clock` gives epoch ms. Raises BadConfig where the brokers refuse us, Unavailable where they are away."""
+        inspection = cls(options, clock)
+        await inspection._wire.open()
+        return inspection
+
+    async def close(self) -> None:
+        await self._catalog.close()
+        await self._wire.close()
+
+    def brokers(self) -> int:
+        """How many the cluster knows."""
+        cluster = self._wire.client.cluster
+        return sum(not cluster.is_bootstrap(broker.nodeId) for broker in cluster.brokers())
+
+    async def has_transactions_v2(self) -> bool:
+        return await uses_v2(self._options, self._wire)
+
+    async def max_transaction_ms(self) -> int | None:
+        """How long a transaction of any client may be open; None where duemq's user may not ask. Raises LogFailed."""
+        cluster = self._wire.client.cluster
+        timeouts: list[int] = []
+        for broker in cluster.brokers():
+            if not cluster.is_bootstrap(broker.nodeId):
+                answer = await self._wire.ask_broker_settings(broker.nodeId, [_MAX_TRANSACTION])
+                timeouts += [int(value) for name, value in answer.items() if name == _MAX_TRANSACTION]
+        return max(timeouts, default=None)
+
+    async def topic(self, name: str) -> TopicMetadata | None:
+        """None where it is not there, or duemq's user may not describe it. Raises LogFailed."""
+        return (await self._catalog.find([name])).get(name)
+
+    async def misfit(self, name: str, *, expires: bool) -> str | None:
+        """How a topic of duemq's own, which exists, is not as it must be. `expires`: see `Bus.create_log`."""
+        return await self._maker.misfit(name, settings_of_own(self._options, None if expires else NEVER))
+
+    async def clock_offset_ms(self) -> float | None:
+        """How far this machine's clock is ahead of the brokers'; None where no server has compared clocks yet. It
+        appends records to `duemq.clock`, as each server does every second."""
+        if await self.topic(self._options.names.on_brokers(CLOCK_TOPIC)) is None:
+            return None
+        topic = ClockTopic(self._wire, self._maker, self._options, self._clock)
+        return await ClockProbe(self._clock).measure(topic.ask)

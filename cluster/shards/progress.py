@@ -1,0 +1,161 @@
+"""How far a shard has come, for those who wait for its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from duemq.model.errors import Unavailable
+from duemq.model.log.ledger import Answer, Entry
+
+
+class TimedAnswer(NamedTuple):
+    """What the ledger said of a command, and when (ms). `first_key`: see `Entry.named`."""
+
+    answer: Answer
+    at: int
+    first_key: bytes | None = None
+
+
+class Progress:
+    """Publishes ledger entries to waiting requests. Keeps the answers of recent cycles for those who come late.
+
+    `keep`: how many answers. `most`: how many requests may wait; each takes some KiB with all that belongs to it.
+    """
+
+    def __init__(self, keep: int = 100_000, most: int = 2_000) -> None:
+        self.applied = 0
+        self._number = -1  # of the last entry that was published
+        self._keep, self._most = keep, most
+        self._recent: dict[int, TimedAnswer] = {}
+        self._cycles: deque[list[int]] = deque()
+        # Who waits, by offset. `_offsets` is a heap of its keys, and for a while of some that nobody waits for now.
+        self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
+        self._offsets: list[int] = []
+        self._waiting = 0
+        self._demand: asyncio.Future[None] | None = None  # of who waits for somebody to wait
+        self._failure: Unavailable | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return self._waiting
+
+    async def wait_for_waiter(self, timeout_s: float) -> None:
+        """Wait until somebody waits for an answer, or for so long."""
+        if self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        demand = self._demand = loop.create_future()
+        timer = loop.call_later(timeout_s, self._release)  # a shard does this in every cycle: no task, no time-out
+        try:
+            await demand
+        finally:
+            self._demand = None
+            timer.cancel()
+
+    def _release(self) -> None:
+        if self._demand is not None and not self._demand.done():
+            self._demand.set_result(None)
+
+    def publish(self, entry: Entry) -> None:
+        """Tell the waiters what an entry answers. The last entry may be published again: it says nothing new.
+
+        Each offset is kept once. Entries in a row answer different commands, and every gap or step back begins with no
+        answers: another history may have answered the same commands otherwise.
+        """
+        if entry.number == self._number:
+            return
+        if entry.number != self._number + 1 or entry.base is not None:
+            self._recent.clear()
+            self._cycles.clear()
+        self._number = entry.number
+        if entry.answers:
+            at = entry.at
+            self._recent.update((offset, TimedAnswer(answer, at)) for offset, answer in entry.answers.items())
+            self._recent.update(
+                (offset, TimedAnswer(entry.answers[offset], at, key)) for offset, key in entry.named.items()
+            )
+            self._cycles.append(list(entry.answers))
+            while len(self._recent) > self._keep and len(self._cycles) > 1:
+                for offset in self._cycles.popleft():
+                    del self._recent[offset]
+        self.applied = entry.applied
+        while self._offsets and self._offsets[0] < entry.applied:
+            for future in self._waiters.pop(heappop(self._offsets), ()):
+                self._waiting -= 1
+                _tell(future, True)
+
+    def fail(self, reason: Unavailable) -> None:
+        """The shard stopped: nobody will be answered any more."""
+        self._failure = reason
+        for futures in self._waiters.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(reason)
+        self._waiters.clear()
+        self._offsets.clear()
+        self._waiting = 0
+
+    def check(self) -> None:
+        """Raises Unavailable where nobody else can wait: the shard stopped, or too many wait already.
+
+        For those who append a command and then wait: after the append it would be too late to refuse.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._waiting >= self._most:
+            raise Unavailable(f"{self._waiting} requests wait for this shard already")
+
+    async def wait_until_applied(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the command at `offset` is applied; False if that takes longer, or too many wait already.
+
+        Raises Unavailable once the shard stopped.
+        """
+        if offset < self.applied:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        if self._waiting >= self._most:
+            return False
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._enter(offset, future)
+        timer = loop.call_later(max(timeout_s, 0), _tell, future, False)  # a third of the price of asyncio.timeout
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            self._leave(offset, future)
+
+    def _enter(self, offset: int, future: asyncio.Future[bool]) -> None:
+        futures = self._waiters.get(offset)
+        if futures is None:
+            futures = self._waiters[offset] = set()
+            heappush(self._offsets, offset)
+        futures.add(future)
+        self._waiting += 1
+        self._release()
+
+    def _leave(self, offset: int, future: asyncio.Future[bool]) -> None:
+        futures = self._waiters.get(offset)
+        if futures is None or future not in futures:
+            return  # answered
+        futures.remove(future)
+        self._waiting -= 1
+        if not futures:
+            del self._waiters[offset]
+            if len(self._offsets) > 2 * len(self._waiters):  # so that this costs little per waiter that leaves
+                self._offsets = list(self._waiters)
+                heapify(self._offsets)
+
+    def answer(self, offset: int) -> TimedAnswer | None:
+        """What the ledger said of an applied command; None if it needed no answer, or long ago."""
+        return self._recent.get(offset)
+
+
+def _tell(future: asyncio.Future[bool], is_applied: bool) -> None:
+    if not future.done():
+        future.set_result(is_applied)

@@ -1,0 +1,74 @@
+"""Whether the logs that a process found are those of its cluster (ADR 58)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+
+from duemq.bus.base import Bus, TopicRefused
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
+from duemq.model.errors import Unavailable
+from duemq.model.topics.cluster_identity import ClusterIdentity
+from duemq.model.topics.topic_names import TopicNames
+
+CHECK_S = 10.0  # between checks of logs in use
+
+KeepTopicIds = Callable[[Mapping[str, str], Mapping[str, str] | None], Awaitable[Mapping[str, str]]]
+"""Store the first ids in the identity if it still has the second ones. Returns the ids in it afterwards."""
+
+
+class OwnLogs:
+    """`accepted`: ids of topics that an operator wants taken for the cluster's own, whatever is stored."""
+
+    def __init__(self, identity: ClusterIdentity, keep: KeepTopicIds, accepted: Collection[str] = ()) -> None:
+        self._cluster, self._names = identity.cluster, TopicNames(identity.prefix)
+        self._stored, self._keep, self._accepted = identity.topic_ids, keep, accepted
+
+    async def check(self, bus: Bus) -> None:
+        """Raises TopicRefused for logs of another cluster, or that were made again or mirrored.
+
+        The first process stores their ids. Logs without ids are not compared.
+        """
+        ids = await bus.topic_ids((BUFFER, LEDGER))
+        if not ids:
+            return
+        if self._stored == {} and not self._are_accepted(ids):
+            await self._refuse_records_of_others(bus, ids)
+        if not ids.keys() <= (self._stored or {}).keys():  # a broker may not know a new topic yet
+            self._stored = await self._keep({**ids, **(self._stored or {})}, self._stored)
+        assert self._stored is not None
+        other = {topic: id_ for topic, id_ in ids.items() if self._stored.get(topic) != id_}
+        if other and self._are_accepted(other):
+            self._stored = await self._keep({**self._stored, **other}, self._stored)
+            other = {topic: id_ for topic, id_ in ids.items() if self._stored.get(topic) != id_}
+        for topic, id_ in other.items():
+            raise TopicRefused(
+                f"topic {self._names.on_brokers(topic)!r} has the id {id_}, and that of cluster {self._cluster} has "
+                f"{self._stored.get(topic)}: it is another cluster's, or was made again, mirrored or restored. Name "
+                "the right brokers in kafka.bootstrap. If the topic was lost, see docs/operations.md, Lost topics."
+            )
+
+    async def watch(self, bus: Bus) -> None:
+        """Check again and again. Raises TopicRefused."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            with suppress(Unavailable):
+                await self.check(bus)
+
+    def _are_accepted(self, ids: Mapping[str, str]) -> bool:
+        return all(id_ in self._accepted for id_ in ids.values())
+
+    async def _refuse_records_of_others(self, bus: Bus, ids: Mapping[str, str]) -> None:
+        for topic in ids:
+            info = await bus.topic(topic)
+            if info is None or not any(info.end_offsets):
+                continue
+            # A process of this cluster stores the ids before it writes: read them again.
+            self._stored = await self._keep({}, {})
+            if not self._stored:
+                raise TopicRefused(
+                    f"topic {self._names.on_brokers(topic)!r} has records, and cluster {self._cluster} has just been "
+                    "made: they are another cluster's. Give this one another name (cluster) or other brokers; where "
+                    "its identity was lost, restore it in ZooKeeper or the data folder."
+                )

@@ -1,0 +1,264 @@
+"""The topics of a process: what each takes, and which of them take nothing just now, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Bus, TopicState, WriteRefused
+from duemq.cluster.topics.internal_topics import INTERNAL
+from duemq.model.errors import Fatal, LogFailed, Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_TOPIC, TOO_LARGE, NEEDS_KEY = "unknown_topic", "too_large", "needs_key"
+LOOKED_UP = "being_looked_up"
+
+# The brokers are not whole, or have not answered yet. That says nothing about a message or the settings of its topic,
+# so no attempt counts: a message outlives an outage of any length.
+PASSING = frozenset((LOOKED_UP, "no_answer", NO_LEADER, TOO_FEW_REPLICAS))
+
+_OBSERVABLE = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus sees when they are over
+NOT_ASKED = PASSING | {"not_made", "failed"}
+"""Of a topic that is not known: whether it exists or can be made could not be found out."""
+
+_SENTENCES = {
+    UNKNOWN_TOPIC: "it does not exist",
+    TOO_LARGE: "messages are larger than it takes (max.message.bytes)",
+    NEEDS_KEY: "it is compacted and takes only messages with a key",
+    LOOKED_UP: "it is being looked up",
+    "no_answer": "the brokers did not answer for it in time",
+    "not_authorized": "duemq's user may not write to it",
+}
+_LOOK_WAITS_MS = (50, 100, 200, 500)
+_NEW_WAITS_MS = (500,)
+_PASSING_WAITS = 3  # the first of the pauses: an outage that is over is noticed soon
+_UNKNOWN_WAITS = 1  # a topic that somebody makes is used soon
+_SIDE_BY_SIDE = 16
+_MAX_SHOWN = 16
+_TRIED_MS = 2_000  # how long a try may take after which a refusal is noted again
+_DETAIL_CHARACTERS = 200
+_MAX_REFUSALS = 1_000  # names come from senders
+_ANSWER_S = 30.0  # for so long a look-up that failed need not be made again
+
+
+class Refusal(NamedTuple):
+    """Why a topic takes nothing, until when (ms) it is not asked again, and how often in a row it refused.
+
+    `whole` is False where it takes some messages: those for other partitions, or with a key. `detail`: a sentence.
+    `absent`: the topic was not known, which is over as soon as it is.
+    """
+
+    reason: str
+    until: int
+    times: int
+    whole: bool
+    detail: str
+    absent: bool
+
+    @property
+    def counts(self) -> bool:
+        """Whether a message that is refused for it has one attempt less."""
+        return self.reason not in PASSING
+
+    def is_visible(self, now: int) -> bool:
+        """Whether it is worth telling: also while the topic is being tried again."""
+        return self.reason != LOOKED_UP and self.until + _TRIED_MS > now
+
+
+class TopicStates:
+    """Looks topics up, makes missing ones where that is allowed (`partitions` > 0), and remembers refusals.
+
+    What a topic takes is always what the bus last heard of it. Nothing here raises because of one topic.
+    """
+
+    def __init__(self, bus: Bus, partitions: int) -> None:
+        self._bus, self._partitions = bus, partitions
+        self._refusals: dict[str, Refusal] = {}
+        self._lookup_refusals: dict[
+            str, Refusal
+        ] = {}  # of topics that are being looked up, beside what they refused before
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        # Reason and sentence of look-ups that failed, and when (s), until they are asked for.
+        self._answers: dict[str, tuple[str, str, float]] = {}
+        self._turn = asyncio.Semaphore(_SIDE_BY_SIDE)
+
+    async def learn(self, needed: Collection[str] = ()) -> None:
+        """Look up all topics there are, so that the first message to each need not wait for it.
+
+        Topics that are `needed` are made also where topics never are, of one partition. Nothing stops without
+        them.
+        """
+        for topic in needed:
+            try:
+                await self._bus.create_topic(topic, 1)
+            except (WriteRefused, Rejected, LogFailed) as error:
+                log.error("topic %s is not there: %s", topic, error, extra={"action": "topics"})
+        try:
+            topics = await self._bus.topics()
+            await self._bus.look_at([topic.name for topic in topics if topic.name not in INTERNAL])
+        except LogFailed as error:  # one topic of a shared log that is in trouble is no reason not to start
+            log.warning("topics are looked up as they are needed: %s", error, extra={"action": "topics"})
+
+    async def close(self) -> None:
+        for lookup in (lookups := list(self._lookups.values())):
+            lookup.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def resolve(self, topics: Iterable[str], patience_s: float | None = None) -> dict[str, TopicState]:
+        """What these topics take; unknown ones are looked up, and made where that is allowed, side by side.
+
+        Missing in the answer are those that are not known within `patience_s` (None: until all look-ups have ended).
+        """
+        topic_state = self._bus.topic_state
+        topic_states = {topic: answer for topic in topics if (answer := topic_state(topic)) is not None}
+        if lookups := [self._look_up(topic) for topic in topics if topic not in topic_states]:
+            await asyncio.wait(lookups, timeout=patience_s)
+            topic_states |= {
+                topic: answer
+                for topic in topics
+                if topic not in topic_states and (answer := topic_state(topic)) is not None
+            }
+        return topic_states
+
+    async def ready(
+        self, topics: Collection[str], now: int, waits_ms: Sequence[int], patience_s: float
+    ) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
+        """The topics that can be sent to at `now` (ms), and why the others cannot.
+
+        `waits_ms`: after each refusal in a row. Look-ups that take longer than `patience_s` go on in the background.
+        """
+        refusals: dict[str, Refusal] = {}
+        for topic in topics:
+            refusal = self._lookup_refusals.get(topic)
+            if refusal is None or refusal.until <= now:
+                refusal = self._refusals.get(topic)
+            if refusal is None or not refusal.whole or refusal.until <= now:
+                continue
+            about = self._bus.topic_state(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
+            if about is None or len(about.trouble) == about.partitions:
+                refusals[topic] = refusal
+        # A look-up that failed after its patience was over has answered by now: a new one would take as long, unheard.
+        failed_lookups = self._unheard(topics)
+        topic_states = await self.resolve(
+            [topic for topic in topics if topic not in refusals.keys() | failed_lookups], patience_s
+        )
+        topic_states |= {
+            topic: about for topic in failed_lookups if (about := self._bus.topic_state(topic)) is not None
+        }
+        for topic in topics:
+            about = topic_states.get(topic)
+            if about is None and topic not in refusals:
+                refusals[topic] = self._unknown(topic, now, waits_ms)
+            elif about is not None and len(about.trouble) == about.partitions:
+                reason = next(iter(about.trouble.values()))
+                refusals[topic] = self.refuse(topic, reason, now, waits_ms, about.trouble_text)
+                del topic_states[topic]
+            elif about is not None and about.is_new:
+                refusals[topic] = self.refuse(topic, LOOKED_UP, now, _NEW_WAITS_MS)
+                del topic_states[topic]
+        return topic_states, refusals
+
+    def why_not(self, topic: str) -> tuple[str, str]:
+        """Reason and sentence why a topic is not known after its look-up ended. May be asked once per look-up."""
+        reason, detail, _ = self._answers.pop(topic, (UNKNOWN_TOPIC, _SENTENCES[UNKNOWN_TOPIC], 0.0))
+        return reason, detail
+
+    def _unheard(self, topics: Collection[str]) -> set[str]:
+        """Topics whose look-up failed within the last seconds, and of which nobody asked `why_not` since."""
+        since = asyncio.get_running_loop().time() - _ANSWER_S
+        return {topic for topic in self._answers.keys() & topics if self._answers[topic][2] > since}
+
+    def _unknown(self, topic: str, now: int, waits_ms: Sequence[int]) -> Refusal:
+        if topic in self._lookups:
+            return self.refuse(topic, LOOKED_UP, now, _LOOK_WAITS_MS, absent=True)
+        reason, detail = self.why_not(topic)
+        return self.refuse(topic, reason, now, waits_ms, detail, absent=True)
+
+    def _look_up(self, topic: str) -> asyncio.Task[None]:
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            lookup = self._lookups[topic] = asyncio.create_task(self._find_or_make(topic), name=f"topic {topic}")
+            lookup.add_done_callback(lambda _: self._lookups.pop(topic, None))
+        return lookup
+
+    async def _find_or_make(self, topic: str) -> None:
+        self._answers.pop(topic, None)
+        try:
+            async with self._turn:
+                await self._bus.look_at([topic])
+                if self._bus.topic_state(topic) is None and self._partitions:
+                    await self._bus.create_topic(topic, self._partitions)
+            return
+        except WriteRefused as error:
+            reason, detail = error.reason, error.detail
+        except Rejected as error:
+            reason, detail = error.code, error.detail
+        except LogFailed as error:
+            reason, detail = "no_answer", error.detail
+        except (Unavailable, Fatal) as error:
+            reason, detail = "not_made", str(error)
+        except Exception as error:  # whatever one topic brings about ends with it
+            log.exception("topic %s: the look-up failed", topic, extra={"action": "target_lookup", "topic": topic})
+            reason, detail = "failed", repr(error)
+        if len(self._answers) >= _MAX_REFUSALS:
+            self._answers.clear()
+        self._answers[topic] = reason, detail, asyncio.get_running_loop().time()
+
+    # --- refusals ---------------------------------------------------------------------------------------------------
+
+    def refuse(
+        self, topic: str, reason: str, now: int, waits_ms: Sequence[int], detail: str = "",
+        *, whole: bool = True, absent: bool = False,
+    ) -> Refusal:  # fmt: skip
+        """Note a refusal. A topic that takes nothing is asked again after a wait that grows with each one in a row."""
+        if reason == UNKNOWN_TOPIC:
+            waits_ms = waits_ms[:_UNKNOWN_WAITS]
+        elif reason in PASSING:
+            waits_ms = waits_ms[:_PASSING_WAITS]
+        notes = self._lookup_refusals if reason == LOOKED_UP else self._refusals
+        before = notes.get(topic)
+        if before is not None and before.until > now and before.whole >= whole:
+            return before  # another shard has noted it
+        again = before is not None and before.reason == reason and now <= before.until + waits_ms[-1]
+        times = before.times + 1 if before is not None and again else 1
+        detail = (detail or _SENTENCES.get(reason, reason))[:_DETAIL_CHARACTERS]
+        refusal = Refusal(reason, now + waits_ms[min(times, len(waits_ms)) - 1], times, whole, detail, absent)
+        notes.pop(topic, None)
+        notes[topic] = refusal  # the one that was noted last stands last
+        if len(notes) > _MAX_REFUSALS:
+            del notes[next(iter(notes))]
+        if not again and reason != LOOKED_UP:
+            log.warning(
+                "topic %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,
+                extra={"action": "topic_refused", "topic": topic, "reason": reason},
+            )  # fmt: skip
+        return refusal
+
+    def trouble(self, topic: str, now: int) -> str | None:
+        """What is wrong with a topic, in a sentence; None if nothing is known to be."""
+        refusal = self._refusals.get(topic)
+        if refusal is not None and refusal.is_visible(now):
+            return refusal.detail
+        about = self._bus.topic_state(topic)
+        return about.trouble_text or None if about is not None else None
+
+    def troubles(self, now: int) -> dict[str, str]:
+        """Topics that refuse messages at `now` (ms), a few of them by name, each with a sentence.
+
+        Also topics of duemq's own that are not read on, or not as they must be any more.
+        """
+        refused = {topic: refusal.detail for topic, refusal in self._visible_refusals(now)}
+        blocked = {topic: one.sentence(number) for (topic, number), one in self._bus.blocked().items()}
+        return refused | blocked | dict(self._bus.misfits())
+
+    def reasons(self, now: int) -> dict[str, str]:
+        """The troubles with their reasons in a word or two."""
+        return {topic: refusal.reason for topic, refusal in self._visible_refusals(now)}
+
+    def _visible_refusals(self, now: int) -> list[tuple[str, Refusal]]:
+        return sorted((topic, one) for topic, one in self._refusals.items() if one.is_visible(now))[:_MAX_SHOWN]

@@ -1,0 +1,39 @@
+"""The topics that a shard has written to lately, as its ledger says: in these a broken transaction may be open."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from sys import intern
+from typing import Final
+
+from duemq.model.log.ledger import Entry
+
+_KEPT_MS: Final = 3_600_000
+_MAX_TOPICS: Final = 1_000
+
+
+class WrittenTopics:
+    """Those of the last hour before the newest entry. `last`: the newest entry at the start."""
+
+    def __init__(self, last: Entry) -> None:
+        self._written_at: dict[str, int] = {}  # the oldest first
+        self._at = last.at
+        self._incomplete_until = -1  # topics are missing that were written to before this time, ms
+        if last.number >= 0:
+            self.note(last)
+
+    def note(self, entry: Entry) -> None:
+        at, written_at = entry.at, self._written_at
+        if entry.topics is None:
+            self._incomplete_until = at + _KEPT_MS
+        for topic in entry.topics or ():
+            written_at.pop(topic, None)
+            written_at[intern(topic)] = at
+        while written_at and (next(iter(written_at.values())) < at - _KEPT_MS or len(written_at) > _MAX_TOPICS):
+            dropped_at = written_at.pop(next(iter(written_at)))
+            self._incomplete_until = max(self._incomplete_until, dropped_at + _KEPT_MS)
+        self._at = at
+
+    def names(self) -> Set[str] | None:
+        """Their names; None where not all are known."""
+        return None if self._incomplete_until > self._at else self._written_at.keys()

@@ -1,0 +1,229 @@
+"""The ledger: one entry per committed cycle of a shard, with the answers it gives; and barriers between masters.
+
+Together with the commands it is the whole history of a shard. An entry is JSON, so that an operator can read it with
+any Kafka tool; answers of consecutive commands are run-length coded (a bulk cancel of 10,000 is one run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import groupby
+from typing import NamedTuple
+
+import orjson
+
+from duemq.model.errors import CorruptStore
+from duemq.model.messages.key import KEY_BYTES, LOWEST
+
+ENTRY_FORMAT = 2
+MAX_LISTED_TOPICS = 256
+_FORMATS = (1, ENTRY_FORMAT)  # format 1 has no barriers, and entries without `end_horizon`, `lost` and `base`
+
+
+class Answer(IntEnum):
+    """What the ledger says about one command. Commands without an answer were plain schedules, and were accepted."""
+
+    OK = 0  # cancelled, moved, sent at once, redriven, purged
+    DUPLICATE = 1  # the name exists with the same content
+    CONFLICT = 2  # the name exists with other content
+    DELIVERED = 3  # too late: it has been delivered
+    CANCELLED_BEFORE = 4
+    UNKNOWN = 5  # no such message (any more)
+    DEAD = 6  # it ended in the dead letters
+    NOT_DEAD = 7  # a redrive of a message that is not in the dead letters
+    ACCEPTED = 8  # a named schedule that is the first of its name
+    MALFORMED = 9  # a record that could not be understood; it went to the dead letters
+    FILE_PENDING = 10  # a file to import: a later entry has its outcome
+    FILE_DUPLICATE = 11  # the content of a file that is pending or imported already
+    REPEATED = 12  # the same step of the same job has made this change before
+    CHANGED_BEFORE = 13  # another step of the same job has changed this message before, or which one is forgotten
+    EXHAUSTED = 14  # the message has no redrive left, or would be due after its expiry
+    PURGED = 15  # a redrive or purge of a message that was purged from the dead letters
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredMessage:
+    """A due message that the cycle did not deliver: moved from `key` to `to`, or (None) to the dead letters."""
+
+    key: bytes
+    to: bytes | None
+    attempt: int
+    reason: str = ""
+
+
+class FileDecision(NamedTuple):
+    """What became of the file that the command at `offset` named: `rows` messages are pending since, whose keys sum up
+    to `checksum`; or it was refused for a `reason`, and has none."""
+
+    offset: int
+    rows: int
+    checksum: int
+    reason: str = ""
+
+
+class OutcomeCounts(NamedTuple):
+    """Messages since the shard began: accepted = delivered + cancelled + dead + pending."""
+
+    accepted: int = 0
+    delivered: int = 0
+    cancelled: int = 0
+    dead: int = 0
+
+
+NO_OUTCOMES = OutcomeCounts()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One committed cycle.
+
+    `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending keys up
+    to this one are delivered; `at`: commit time, epoch ms. `pending` and `checksum`: what every replica must hold after
+    it. `outcomes`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`:
+    messages that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
+    `end_horizon`: the same for messages that were cancelled or died before this time, whenever they were due.
+    `imported`: files whose messages are pending from this entry on, and files that were refused.
+
+    `lost`: commands that the log dropped before any master had read them, from an offset to below another one; None
+    for none. `base`: None, but where an operator made the replica at entry `base` the truth (`duemq shard recover`):
+    this entry follows that one, and what other entries between the two say is void.
+
+    `named`: the first key of the message that a change by name meant, by the offset of the change. The id in the answer
+    follows from it. Only the first changes of a cycle are listed, and none that was answered UNKNOWN. Entries of an
+    older duemq have none.
+
+    `topics`: those that the cycle wrote to beside the ledger. A broker may have left its transaction open there. None
+    if they are not listed: there were more than MAX_LISTED_TOPICS, or an older duemq made the cycle.
+    """
+
+    number: int
+    applied: int
+    cursor: bytes
+    at: int
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+    deferred: tuple[DeferredMessage, ...] = ()
+    pending: int = 0
+    checksum: int = 0
+    outcomes: OutcomeCounts = NO_OUTCOMES
+    horizon: int = 0
+    imported: tuple[FileDecision, ...] = ()
+    end_horizon: int = 0
+    lost: tuple[int, int] | None = None
+    base: int | None = None
+    named: Mapping[int, bytes] = field(default_factory=dict)
+    topics: tuple[str, ...] | None = None
+
+    def encode(self) -> bytes:
+        document: dict[str, object] = {
+            "v": ENTRY_FORMAT, "n": self.number, "applied": self.applied, "cursor": self.cursor.hex(), "at": self.at,
+            "pending": self.pending, "checksum": f"{self.checksum:016x}", "fates": list(self.outcomes),
+        }  # fmt: skip
+        if self.horizon:
+            document["horizon"] = self.horizon
+        if self.end_horizon:
+            document["end_horizon"] = self.end_horizon
+        if self.answers:
+            document["answers"] = _runs(self.answers.items())
+        if self.deferred:
+            document["deferred"] = [
+                [d.key.hex(), d.to.hex() if d.to else None, d.attempt, d.reason] for d in self.deferred
+            ]
+        if self.imported:
+            document["adopted"] = [[a.offset, a.rows, f"{a.checksum:016x}", a.reason] for a in self.imported]
+        if self.lost is not None:
+            document["lost"] = self.lost
+        if self.base is not None:
+            document["base"] = self.base
+        if self.named:
+            document["named"] = [[offset, key.hex()] for offset, key in self.named.items()]
+        if self.topics is not None and len(self.topics) <= MAX_LISTED_TOPICS:
+            document["topics"] = self.topics
+        return orjson.dumps(document)
+
+    @staticmethod
+    def decode(raw: bytes) -> Entry:
+        """Raises CorruptStore for bytes that are no entry of a format this version knows."""
+        try:
+            d = orjson.loads(raw)
+            if d["v"] not in _FORMATS:
+                raise CorruptStore(f"ledger entry of format {d['v']}, this duemq reads format {ENTRY_FORMAT}")
+            answers = {first + i: Answer(code) for first, count, code in d.get("answers", ()) for i in range(count)}
+            deferred = tuple(
+                DeferredMessage(bytes.fromhex(key), bytes.fromhex(to) if to else None, attempt, reason)
+                for key, to, attempt, reason in d.get("deferred", ())
+            )
+            imported = tuple(
+                FileDecision(offset, rows, int(total, 16), reason)
+                for offset, rows, total, reason in d.get("adopted", ())
+            )
+            return Entry(
+                d["n"], d["applied"], _key(d["cursor"]), d["at"], answers, deferred, d["pending"],
+                int(d["checksum"], 16), OutcomeCounts(*d["fates"]), d.get("horizon", 0), imported,
+                d.get("end_horizon", 0), _pair(d.get("lost")), d.get("base"),
+                {offset: _key(key) for offset, key in d.get("named", ())},
+                tuple(map(str, d["topics"])) if "topics" in d else None,
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """What a new master appends before it reads the ledger. `entry`: the last one it held then; `at`: epoch ms.
+    `cluster`: the id of its cluster, empty where an older duemq wrote it.
+
+    The append is fenced and reaches the partition's true leader, so that no entry of an older master can come after
+    it. Whoever has read the ledger up to the barrier has read all there is.
+    """
+
+    entry: int
+    at: int
+    cluster: str = ""
+
+    def encode(self) -> bytes:
+        document: dict[str, object] = {"v": ENTRY_FORMAT, "barrier": self.entry, "at": self.at}
+        if self.cluster:
+            document["cluster"] = self.cluster
+        return orjson.dumps(document)
+
+
+def read_ledger(raw: bytes) -> Entry | Barrier:
+    """A record of the ledger. Raises CorruptStore as `Entry.decode` does."""
+    if raw.startswith(_BARRIER_START):
+        try:
+            d = orjson.loads(raw)
+            return Barrier(int(d["barrier"]), int(d["at"]), str(d.get("cluster", "")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(f"not a barrier of the ledger: {raw[:200]!r}") from error
+    return Entry.decode(raw)
+
+
+_BARRIER_START = b'{"v":%d,"barrier":' % ENTRY_FORMAT
+
+
+def _key(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != KEY_BYTES:
+        raise ValueError("key")
+    return key
+
+
+def _pair(value: list[int] | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    start, end = value
+    return int(start), int(end)
+
+
+def _runs(answers: Iterable[tuple[int, Answer]]) -> list[tuple[int, int, int]]:
+    """(first offset, how many, answer) of consecutive commands with the same answer."""
+    runs = []
+    for (_, code), run in groupby(enumerate(answers), lambda item: (item[1][0] - item[0], item[1][1])):
+        offsets = [offset for _, (offset, _) in run]
+        runs.append((offsets[0], len(offsets), int(code)))
+    return runs
+
+
+START = Entry(number=-1, applied=0, cursor=LOWEST, at=0)

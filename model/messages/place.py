@@ -1,0 +1,23 @@
+"""Where a message stands among others when the newest come first: 28 bytes, whose byte order is that order.
+
+    place = 2^64 - 1 - when its row was placed (u64, epoch ms) | the row's key
+
+A row is placed when its message is accepted, moved, redriven, or put off because its topic refuses it.
+"""
+
+from __future__ import annotations
+
+from duemq.model.messages.key import KEY_BYTES
+
+TIME_BYTES = 8
+PLACE_BYTES = TIME_BYTES + KEY_BYTES
+LATEST_MS = (1 << 64) - 1
+
+
+def place_of(placed_ms: int, key: bytes) -> bytes:
+    return (LATEST_MS - placed_ms).to_bytes(TIME_BYTES, "big") + key
+
+
+def key_at(place: bytes) -> bytes:
+    """The key of the row at a place."""
+    return place[TIME_BYTES:]

@@ -1,0 +1,326 @@
+"""Records of plain Kafka clients in the buffer topic: what their headers say, as a command.
+
+    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
+               duemq-expires-after; x-duemq-return makes the name that of a message that a consumer sends back
+               (model/messages/names.py)
+    move       duemq-move: an id or a name, and one time
+    cancel, deliver now, redrive
+               duemq-cancel, duemq-deliver-now or duemq-redrive: an id or a name
+    import      duemq-import: a file of messages (model/messages/import_command.py)
+    a time     duemq-deliver-at (a date-time with an offset, or epoch ms), duemq-delay (ms, or text such as 90s),
+               x-delay (the same; a negative one is 0, as in RabbitMQ's plug-in), or DELAY (a level of `CLASSIC_LEVELS`)
+
+The payload of a change by name says who asked, where a proxy wrote it (model/callers/caller.py).
+
+Relative times count from the moment the log appended the record. What a record means follows from the record and the
+shard it is in alone, and from no setting, so that every replica finds the same. `docs/kafka.md` tells users.
+Two rules hang on more: the zones of the machine, and how early a time may be, which older versions did not check. The
+master decides by them; a reader with `judged` obeys (docs/adr/0060-times-that-are-meant.md).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from duemq.model.callers.caller import caller_bytes, read_caller
+from duemq.model.errors import Rejected
+from duemq.model.messages import import_command
+from duemq.model.messages.ids import IdCodec
+from duemq.model.messages.import_command import ImportCommand, shard_of_content
+from duemq.model.messages.message import (
+    CANCEL,
+    DELIVER_NOW,
+    MAX_HEADERS,
+    MOVE,
+    NO_KEY,
+    REDRIVE,
+    Change,
+    Draft,
+    are_headers,
+    is_topic,
+    schedule_frame,
+)
+from duemq.model.messages.names import NO_NAME, RETURN_HEADER, Name, fingerprint, of_client, of_return, shard_of_name
+from duemq.model.messages.record import (
+    HEAD,
+    Headers,
+    Record,
+    are_nulls,
+    headers_end,
+    pack_headers,
+    pack_record,
+    unpack_record,
+)
+from duemq.model.timing import (
+    CLASSIC_LEVELS,
+    LAST_MS,
+    instant_after,
+    parse_duration,
+    parse_instant,
+    parse_levels,
+    shown,
+)
+from duemq.model.topics.rules import LABEL, MAX_LABELS, NAME_RULE, TOPIC_BYTES, TOPIC_RULE, is_name
+
+RESERVED = "duemq-"
+
+_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, _EXPIRES_AFTER = (
+    "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", "duemq-expires-after",
+)  # fmt: skip
+_CHANGES = {"duemq-cancel": CANCEL, "duemq-move": MOVE, "duemq-deliver-now": DELIVER_NOW, "duemq-redrive": REDRIVE}
+_HEADER_OF = {kind: header for header, kind in _CHANGES.items()}
+_AT, _X_DELAY, _LEVEL = "duemq-deliver-at", "x-delay", "DELAY"
+_TIMES = (_AT, "duemq-delay", _X_DELAY, _LEVEL)
+# The header that makes a record a command of one kind, and all that go with it. The first one that a record has counts.
+_OF_KIND = {
+    import_command.HEADER: frozenset((import_command.HEADER,)),
+    **{header: frozenset((header, *_TIMES) if kind == MOVE else (header,)) for header, kind in _CHANGES.items()},
+    _TOPIC: frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, _EXPIRES_AFTER, *_TIMES)),
+}
+_OURS = frozenset[str]().union(*_OF_KIND.values())
+
+_LEVELS = parse_levels(CLASSIC_LEVELS)
+_LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+
+
+class ByName(NamedTuple):
+    """A change of whatever message of this shard has the name (with its prefix). `due` in ms, of a move; `by`: see
+    `Change`."""
+
+    kind: int
+    name: Name
+    due: int
+    by: str = ""
+
+
+class Malformed(NamedTuple):
+    """A record that cannot be understood: a code, the header at fault and the rule, in a sentence."""
+
+    reason: str
+
+
+class RecordPosition(NamedTuple):
+    """Where a record is. `shards`: how many the cluster has; None leaves the shards of names unchecked."""
+
+    shard: int
+    shards: int | None
+    ids: IdCodec
+
+
+def command_of(
+    frame: bytes, timestamp: int, place: RecordPosition, judged: bool = False
+) -> bytes | Change | ByName | ImportCommand | Malformed:
+    """What a record means that is no envelope: the frame of a schedule, a change or a file to import. Never raises.
+
+    `timestamp`: when the log appended it, epoch ms. `judged`: whether a master has accepted it before.
+    """
+    record = read_record(frame)
+    if record is None:
+        return Malformed("bad_record: the record is damaged")
+    timestamp = max(timestamp, 0)
+    try:
+        ours = _our_headers(record.headers)
+        kind = next((header for header in _OF_KIND if header in ours), None)
+        if kind is None:
+            raise Rejected("missing_topic", f"{_TOPIC} is required: the name of the topic to deliver to")
+        if not ours.keys() <= _OF_KIND[kind]:
+            stray = next(name for name in ours if name not in _OF_KIND[kind])
+            raise Rejected("bad_header", f"{stray} does not go with {kind}")
+        if kind == import_command.HEADER:
+            return _import_file(ours[kind], place)
+        texts = _texts(ours)
+        if kind == _TOPIC:
+            return _schedule(record, ours, texts, timestamp, place, judged)
+        return _change(kind, texts, timestamp, place, read_caller(record.payload), judged)
+    except Rejected as error:
+        return Malformed(f"{error.code}: {error.detail}")
+
+
+def change_by_name(kind: int, name: str, due: int, by: str = "") -> bytes:
+    """The frame of a change of the message that a client named so; of a move to `due` (ms). `by`: who asked."""
+    headers = [(_HEADER_OF[kind], name.encode())]
+    if kind == MOVE:
+        headers.append((_AT, b"%d" % due))
+    return pack_record(None, headers, caller_bytes(by))
+
+
+def read_record(frame: bytes) -> Record | None:
+    """The record in a frame, or None where the bytes are no frame."""
+    if len(frame) < HEAD.size:
+        return None
+    key_bytes, count, header_bytes = HEAD.unpack_from(frame)
+    start = HEAD.size + max(key_bytes, 0)
+    end = start + header_bytes
+    if not are_headers(frame, start, end, count):
+        marks = headers_end(frame, start, count)
+        nulls = frame[marks:end] if 0 <= marks < end <= len(frame) else b""
+        if not nulls or not are_nulls(nulls) or not are_headers(frame, start, marks, count):
+            return None
+    return unpack_record(frame)
+
+
+def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
+    """The frame of the dead letter of a record that was malformed: as it came, with the reason and where it was."""
+    record = read_record(frame) or Record(None, (), frame)
+    where = (
+        ("duemq-reason", b"malformed"), ("duemq-error", reason.encode(errors="replace")),
+        ("duemq-partition", b"%d" % shard), ("duemq-offset", b"%d" % offset),
+    )  # fmt: skip
+    return pack_record(record.key, where + record.headers[:MAX_HEADERS], record.value)
+
+
+def _our_headers(headers: Headers) -> dict[str, bytes]:
+    """The headers that speak to duemq, each once."""
+    ours: dict[str, bytes] = {}
+    for header, value in headers:
+        name = import_command.HEADER if header == import_command.FORMER_HEADER else header
+        if name in _OURS:
+            if name in ours:
+                raise Rejected("bad_header", f"{name} is given twice")
+            # Null is read as empty here, as older versions read it: all replicas must find the same.
+            ours[name] = value or b""
+        elif name[: len(RESERVED)].lower() == RESERVED:
+            raise Rejected("unknown_field", f"{shown(name)} is not a header here; known are {', '.join(sorted(_OURS))}")
+    return ours
+
+
+def _texts(ours: dict[str, bytes]) -> dict[str, str]:
+    """The headers' values as text, but for the key (any bytes) and the topic, which has a rule of its own."""
+    texts: dict[str, str] = {}
+    for name, value in ours.items():
+        try:
+            texts[name] = value.decode()
+        except UnicodeDecodeError:
+            if name not in (_KEY, _TOPIC):
+                raise Rejected("bad_header", f"the value of {name} is not text: {_quote(value)}") from None
+    return texts
+
+
+def _schedule(
+    record: Record,
+    ours: dict[str, bytes],
+    texts: dict[str, str],
+    timestamp: int,
+    place: RecordPosition,
+    judged: bool,
+) -> bytes:
+    topic = ours[_TOPIC]
+    if len(topic) > TOPIC_BYTES or not is_topic(topic):
+        raise Rejected("bad_topic", f"{_TOPIC} {TOPIC_RULE} and not begin with duemq. or __, not {_quote(topic)}")
+    due = _due(texts, timestamp, judged)
+    key = ours.get(_KEY, record.key)
+    if key is not None and len(key) >= NO_KEY:
+        raise Rejected("bad_field", f"the key has {len(key)} bytes, the limit is {NO_KEY - 1}")
+    own = tuple((name, value) for name, value in record.headers if name not in _OURS)
+    if len(own) > MAX_HEADERS:
+        raise Rejected("bad_header", f"{len(own)} headers are given, the limit is {MAX_HEADERS}")
+    count, packed = pack_headers(own)
+
+    name, digest = NO_NAME, b""
+    if _NAME in texts:
+        name = _name(texts[_NAME], _NAME, place)
+    if name and any(header == RETURN_HEADER for header, _ in own):
+        name, digest = of_return(texts[_NAME], topic, key, record.value)
+    elif name:
+        # Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat.
+        parts = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
+        value = () if record.value is None else (record.value,)
+        digest = fingerprint(*parts, b"" if key is None else b"k" + key, packed, *value)
+
+    labels = tuple(label.strip() for label in texts[_LABELS].split(",")) if texts.get(_LABELS) else ()
+    if len(labels) > MAX_LABELS:
+        raise Rejected("bad_field", f"{_LABELS} are at most {MAX_LABELS}, not {len(labels)}")
+    for label in labels:
+        if not LABEL.fullmatch(label):
+            raise Rejected("bad_field", f"{_LABELS}: a label has 1 to 128 printable characters, not {shown(label)}")
+
+    expires = 0
+    given = [name for name in (_EXPIRES, _EXPIRES_AFTER) if name in texts]
+    if given:
+        expires = _expiry(given, texts, timestamp, judged)
+        if expires < max(due, timestamp):
+            raise Rejected("bad_time", f"{given[0]} is before the message is due")
+    return schedule_frame(
+        Draft(topic.decode(), record.value, due, key, count, packed, labels, expires, name, digest), due
+    )
+
+
+def _change(
+    header: str, texts: dict[str, str], timestamp: int, place: RecordPosition, by: str, judged: bool
+) -> Change | ByName:
+    kind = _CHANGES[header]
+    due = max(_due(texts, timestamp, judged), timestamp) if kind == MOVE else 0
+    text = texts[header]
+    message_id = place.ids.read(text)
+    if message_id is None:
+        return ByName(kind, _name(text, header, place), due, by)
+    if message_id.direct:
+        raise Rejected("already_delivered", f"{header}: message {text} had no delay, it was delivered when it came")
+    if message_id.shard != place.shard:
+        raise Rejected(
+            "wrong_partition", f"{header}: {text} belongs to partition {message_id.shard}, not {place.shard}"
+        )
+    return Change(kind, message_id.key, due, None, by)
+
+
+def _due(texts: dict[str, str], timestamp: int, judged: bool) -> int:
+    """When, by the one header that says so (epoch ms)."""
+    names = [name for name in _TIMES if name in texts]
+    if len(names) != 1:
+        code = "both_times" if names else "bad_time"
+        raise Rejected(code, f"exactly one of {', '.join(_TIMES)} says when, not {' and '.join(names) or 'none'}")
+    name, text = names[0], texts[names[0]]
+    if name == _AT:
+        return parse_instant(text, name, text=True, local=False, judged=judged)
+    if name == _LEVEL:
+        if not _LEVEL_TEXT.fullmatch(text):
+            raise Rejected("bad_level", f"{_LEVEL} must be a whole number, not {shown(text)}")
+        level = int(text)
+        due = timestamp + (_LEVELS[min(level, len(_LEVELS)) - 1] if level > 0 else 0)
+    else:
+        due = timestamp + _delay(text, name)
+    if due > LAST_MS:
+        raise Rejected("delay_too_long", f"{name} is too far ahead: messages are due before the year 10000")
+    return due
+
+
+def _expiry(given: list[str], texts: dict[str, str], timestamp: int, judged: bool) -> int:
+    if len(given) > 1:
+        raise Rejected("both_times", f"{' and '.join(given)} are both given")
+    name, text = given[0], texts[given[0]]
+    if name == _EXPIRES:
+        return parse_instant(text, name, text=True, local=False, judged=judged)
+    return instant_after(timestamp, parse_duration(text, name, text=True), name)
+
+
+def _delay(text: str, name: str) -> int:
+    try:
+        return parse_duration(text, name, text=True)
+    except Rejected as error:
+        if name == _X_DELAY and error.code == "negative_delay":
+            return 0
+        raise
+
+
+def _name(text: str, header: str, place: RecordPosition) -> Name:
+    """The name of a client, if this shard decides about it."""
+    if not is_name(text):
+        what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
+        raise Rejected("bad_field", f"{header}: {what} {NAME_RULE}, not {shown(text)}")
+    name = of_client(text)
+    if place.shards is not None and (shard := shard_of_name(name, place.shards)) != place.shard:
+        what = "the name" if header == _NAME else "no id of this cluster; the name"
+        raise Rejected("wrong_partition", f"{header}: {what} {text} belongs to partition {shard}, not {place.shard}")
+    return name
+
+
+def _import_file(raw: bytes, place: RecordPosition) -> ImportCommand:
+    command = ImportCommand.decode(raw)
+    if place.shards is not None and (shard := shard_of_content(command.sha256, place.shards)) != place.shard:
+        raise Rejected("wrong_partition", f"a file of this sha256 belongs to partition {shard}, not {place.shard}")
+    return command
+
+
+def _quote(raw: bytes) -> str:
+    return shown(raw.decode(errors="backslashreplace"))

@@ -1,0 +1,150 @@
+"""What a shard notes in a row beside the message: which jobs changed it, the attempts that failed, the changes.
+
+Notes stand in front of the row's name (`model/messages/row.py`), as JSON, and consumers never get them. Most rows have
+none.
+
+    notes = [tags, [[at ms, reason], ...]]
+          | [tags, [[at ms, reason], ...], [[kind, at ms, before ms, after ms, by], ...], changes left out]
+
+A tag is `JOB/STEP` in ASCII: the step of a job that a change was a part of (docs/adr/0041). Tags are one of each job,
+the last one first, with blanks between (docs/adr/0051). Changes: docs/adr/0047.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import orjson
+
+from duemq.model.messages.row import ROW
+
+MAX_ATTEMPTS: Final = 40
+"""How many failed attempts a row tells of: the last ones."""
+
+MAX_CHANGES: Final = 16
+"""How many changes a message tells of: the first one and the last 15."""
+
+MAX_TAGS: Final = 16
+"""How many jobs a row tells of."""
+
+_REASON_BYTES: Final = 64
+
+
+class Attempt(NamedTuple):
+    """A delivery that failed `at` (epoch ms), or the death of the message, for a `reason`."""
+
+    at: int
+    reason: str
+
+
+class PastChange(NamedTuple):
+    """A change that was made: its kind (`model/messages/message.py`), when the log took its command (epoch ms; of a
+    cancel: when the message ended), the due times (ms) that the message showed before and has after it (0, 0: it
+    ended), and who asked (`model/callers/caller.py`)."""
+
+    kind: int
+    at: int
+    before: int = 0
+    after: int = 0
+    by: str = ""
+
+
+class ChangeHistory(NamedTuple):
+    """The changes of a message, oldest first. `left_out`: how many more there were between the first and the second."""
+
+    changes: tuple[PastChange, ...] = ()
+    left_out: int = 0
+
+    def with_change(self, change: PastChange) -> ChangeHistory:
+        """The history with one more change; the second one makes room for it where there are as many as may be."""
+        changes = (*self.changes, change)
+        if len(changes) <= MAX_CHANGES:
+            return ChangeHistory(changes, self.left_out)
+        return ChangeHistory(changes[:1] + changes[2:], self.left_out + 1)
+
+
+UNCHANGED: Final = ChangeHistory()
+
+
+class Notes(NamedTuple):
+    """`tags`: of the steps of jobs that changed the message, one of each job, the last one first."""
+
+    tags: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    history: ChangeHistory = UNCHANGED
+
+
+def notes_of(row: bytes) -> Notes:
+    """The notes of a row, which may be without its payload, or empty."""
+    raw = _raw_notes(row)
+    if not raw:
+        return Notes()
+    tags, attempts, *history = orjson.loads(raw)
+    notes = Notes(tuple(tags.split()), tuple(Attempt(*attempt) for attempt in attempts))
+    if not history:
+        return notes
+    changes, left_out = history
+    return notes._replace(history=ChangeHistory(tuple(PastChange(*change) for change in changes), left_out))
+
+
+def tags_of(row: bytes) -> tuple[str, ...]:
+    return notes_of(row).tags
+
+
+def with_change(row: bytes, change: PastChange, tag: str) -> bytes:
+    """The row with one more change. `tag`: of the step of a job that it is a part of; empty for none."""
+    notes = notes_of(row)
+    tags = _with_tag(notes.tags, tag) if tag else notes.tags
+    return _with_notes(row, notes._replace(tags=tags, history=notes.history.with_change(change)))
+
+
+def with_attempt(row: bytes, attempt: Attempt) -> bytes:
+    """The row with one more failed attempt."""
+    notes = notes_of(row)
+    attempt = attempt._replace(reason=attempt.reason.encode()[:_REASON_BYTES].decode(errors="ignore"))
+    return _with_notes(row, notes._replace(attempts=(*notes.attempts, attempt)[-MAX_ATTEMPTS:]))
+
+
+def same_job(tag: str, other: str) -> bool:
+    """Whether both tags are of steps of one job."""
+    return tag.partition("/")[0] == other.partition("/")[0]
+
+
+def earlier_step(tags: Sequence[str], tag: str) -> str | None:
+    """The step by which the job of `tag` has changed a message with these tags before; None if it has not.
+
+    Empty if that is forgotten. A full list drops the lowest job id, and ids are in the order in which jobs began, so a
+    job below all ids of a full list may have been dropped. It does not change the message again.
+    """
+    for one in tags:
+        if same_job(one, tag):
+            return one
+    return "" if len(tags) >= MAX_TAGS and tag < min(tags) else None
+
+
+def _with_tag(tags: Sequence[str], tag: str) -> tuple[str, ...]:
+    others = [one for one in tags if not same_job(one, tag)]
+    if len(others) >= MAX_TAGS:
+        others.remove(min(others))
+    return (tag, *others)
+
+
+def _raw_notes(row: bytes) -> bytes:
+    if not row:
+        return b""
+    _, frame_at, _, topic_bytes, label_bytes, name_bytes = ROW.unpack_from(row)
+    start = ROW.size + topic_bytes + label_bytes
+    return row[start : frame_at - name_bytes]
+
+
+def _with_notes(row: bytes, notes: Notes) -> bytes:
+    document: list[object] = [" ".join(notes.tags), list(map(list, notes.attempts))]
+    if notes.history.changes:
+        document += [list(map(list, notes.history.changes)), notes.history.left_out]
+    raw = orjson.dumps(document)
+    attempt, frame_at, *others = ROW.unpack_from(row)
+    _, topic_bytes, label_bytes, name_bytes = others
+    start, end = ROW.size + topic_bytes + label_bytes, frame_at - name_bytes
+    head = ROW.pack(attempt, frame_at + len(raw) - (end - start), *others)
+    return head + row[ROW.size : start] + raw + row[end:]

@@ -1,0 +1,210 @@
+"""A checkpoint on its way from a peer into the place of a replica.
+
+Beside the replica's folder `003` there may be, and a crash may leave:
+
+003.partial/manifest.json   what is being fetched
+003.partial/parts/          what has arrived, each file under its checksum; the next attempt resumes it
+003.partial/files/          links to the complete files, under the names of the manifest
+003.ready/                  complete, verified and durable: from this rename on, this is the replica
+003.old/                    the replica it replaces, about to be deleted
+
+Everything here blocks: run it in a thread. OSErrors come out as DiskFull or StoreFailed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+from duemq.model.errors import CorruptStore
+from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.model.rocksdb_errors import translate_errors
+from duemq.storage.checkpoint.checkpoint import CheckpointManifest, read_position, sha256_of
+from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.fsync import sync_folder, write_durably
+from duemq.storage.manifest import ListedFile
+
+_READ_BYTES = 1 << 20
+
+
+class PartialFile:
+    """One file that is being fetched. `size`: how many bytes of it are there."""
+
+    def __init__(self, path: Path, expected: ListedFile, link: Path | None = None) -> None:
+        """`link`: a further name that it gets once it is complete."""
+        self.path, self.expected, self.size, self._link = path, expected, 0, link
+        self._sha256 = hashlib.sha256()
+        with translate_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+            try:
+                self._file.seek(0)
+                while part := self._file.read(_READ_BYTES):
+                    self._sha256.update(part)
+                    self.size += len(part)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def add(self, part: bytes) -> None:
+        with translate_errors(self.path):
+            self._file.write(part)
+        self._sha256.update(part)
+        self.size += len(part)
+
+    def finish(self) -> bool:
+        """Make the file durable if it is what was wanted, or remove it: False."""
+        with translate_errors(self.path), self._file:
+            if self.size == self.expected.size and self._sha256.hexdigest() == self.expected.sha256:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                if self._link is not None:
+                    _link(self.path, self._link)
+                return True
+            self.path.unlink()
+            return False
+
+    def close(self) -> None:
+        """Leave what is there for the next attempt."""
+        with translate_errors(self.path):
+            self._file.close()
+
+
+class Partial:
+    """What has been fetched for the replica in the folder `into`, which nobody may have open."""
+
+    def __init__(self, into: Path, failpoint: Failpoint = no_failpoint) -> None:
+        self.into, self._failpoint = into, failpoint
+        self.folder = _beside(into, ".partial")
+        self._manifest, self._files, self._parts = (
+            self.folder / "manifest.json", self.folder / "files", self.folder / "parts",
+        )  # fmt: skip
+        self._local_files: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
+
+    def manifest(self) -> CheckpointManifest | None:
+        """What an earlier attempt was fetching, if that can be read."""
+        try:
+            with translate_errors(self.folder):
+                return CheckpointManifest.decode(self._manifest.read_bytes()) if self._manifest.exists() else None
+        except CorruptStore:
+            return None
+
+    def begin(self, manifest: CheckpointManifest) -> None:
+        """Prepare for this manifest. Parts that were fetched for another one serve the files that both have."""
+        with translate_errors(self.folder):
+            _remove(self._files)
+            for folder in (self._files, self._parts):
+                folder.mkdir(parents=True, exist_ok=True)
+            write_durably(self._manifest, manifest.encode())
+            sync_folder(self.into.parent)
+        self._failpoint("begun")
+
+    def missing_bytes(self, manifest: CheckpointManifest) -> int:
+        """How many bytes must be fetched. A delay file with the size of a local one counts as present."""
+        previous = self.manifest()
+        with translate_errors(self.folder):
+            there = 0
+            if previous is not None and previous.id == manifest.id and self._parts.exists():
+                there = sum(part.stat().st_size for part in self._parts.iterdir())
+            taken = sum(file.size for file in manifest.files if self._alike(file))
+        return max(manifest.total_bytes - taken - there, 0)
+
+    def take(self, file: ListedFile) -> bool:
+        """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
+        path = self._files / file.name
+        with translate_errors(path):
+            for local_file in self._alike(file):
+                if sha256_of(local_file) == file.sha256:
+                    _link(local_file, path)
+                    return True
+        return False
+
+    def _alike(self, file: ListedFile) -> list[Path]:
+        """The delay files of the replica in place that may be this one: they have its size."""
+        if not file.name.startswith(f"{FOLDER}/"):
+            return []
+        if self._local_files is None:
+            self._local_files = defaultdict(list)
+            for local_file in (self.into / FOLDER).glob("*/*"):
+                self._local_files[local_file.stat().st_size].append(local_file)
+        return self._local_files[file.size]
+
+    def open(self, file: ListedFile) -> PartialFile:
+        return PartialFile(self._parts / file.sha256, file, self._files / file.name)
+
+    def complete(self, manifest: CheckpointManifest) -> None:
+        """Put it in the replica's place; every file of the manifest must be there and durable.
+
+        Raises CorruptStore, with the old replica untouched, if it holds another state than the manifest says, or one
+        that no replica could be opened on.
+        """
+        try:
+            position = read_position(self._files)
+        except CorruptStore:
+            self.discard()
+            raise
+        state = (position.entry.number, position.entry.applied, position.entry.cursor, position.ledger_offset)
+        if state != (manifest.entry, manifest.applied, manifest.cursor, manifest.ledger_offset):
+            self.discard()
+            raise CorruptStore(
+                f"{self.folder}: the snapshot holds ledger entry {position.entry.number}, "
+                f"its manifest says {manifest.entry}"
+            )
+        with translate_errors(self.folder):
+            for folder in (self._files, *(path for path in self._files.rglob("*") if path.is_dir())):
+                sync_folder(folder)
+            self._failpoint("durable")
+            self._files.rename(_beside(self.into, ".ready"))
+            sync_folder(self.into.parent)
+        self._failpoint("ready")
+        settle(self.into, self._failpoint)
+
+    def discard(self) -> None:
+        """Forget what was fetched so far."""
+        _remove(self.folder)
+
+
+def settle(into: Path, failpoint: Failpoint = no_failpoint) -> None:
+    """Bring a replacement to its end that a crash cut short; to be called before the replica in `into` is opened."""
+    ready, old = _beside(into, ".ready"), _beside(into, ".old")
+    with translate_errors(into):
+        if ready.exists():
+            _remove(_beside(into, ".partial"))
+            failpoint("emptied")
+            if into.exists():
+                _remove(old)
+                into.rename(old)
+                failpoint("aside")
+            ready.rename(into)
+            sync_folder(into.parent)
+            failpoint("in_place")
+        elif old.exists() and not into.exists():
+            old.rename(into)
+        _remove(old)
+
+
+def settle_all(shards: Path) -> None:
+    """Settle every replica of a data folder. `shards`: the folder of their folders."""
+    with translate_errors(shards):
+        replicas = {path.stem for path in shards.glob("*.*") if path.suffix in (".ready", ".old")}
+    for name in sorted(replicas):
+        settle(shards / name)
+
+
+def _link(file: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.link(file, path)
+
+
+def _beside(into: Path, suffix: str) -> Path:
+    return into.with_name(into.name + suffix)
+
+
+def _remove(folder: Path) -> None:
+    with translate_errors(folder):
+        if folder.exists():
+            shutil.rmtree(folder)

@@ -1,0 +1,63 @@
+"""The rows of a shard's store: one database, one-byte prefixes, so that one write batch is atomic over all kinds.
+
+p key                     -> row of a message (model/messages/row.py): pending above the cursor, delivered up to it
+e key                     -> how a message ended otherwise: cancelled, dead, purged (`EndedMessage`); without its row
+                             where `d` says that this is to be read from a delay file yet
+m first key               -> current key of a message that was moved
+n name                    -> first key | fingerprint of a named message
+x window | name           -> (nothing): names by the window their message is due in, for cleaning
+t cursor                  -> entry number | commit time: when the cursor got here (one per cycle that moved it)
+v applied offset          -> entry number | commit time: when commands below were applied (one per cycle)
+w window start            -> how many messages are pending in this 30-minute window
+l window start            -> commit time: when the last message that was due in this window ended
+z window | key            -> (nothing): cancelled and dead messages by the window in which they ended, for cleaning
+f window | number         -> what a delay file says of itself: its rows are in it and not in `p`
+d key                     -> nothing, or ROWLESS: in a delay file, and cancelled, moved or dead since
+c window                  -> how many of its keys are among those
+h window                  -> how many of those have ROWLESS: they were cancelled, and their `e` has no row
+g window                  -> (nothing): the files of this window are being loaded
+a offset                  -> a file that is to be imported, by the offset of its command, and what became of it
+y sha256                  -> the offset of the command that brought this content
+i number                  -> entries of the index of messages, as a cycle or a build wrote them (storage/message_index)
+j class | bucket | number | hash | page
+                          -> a page of a sorted run of that index
+k                         -> the topics that are indexed, and how far the index is built
+u offset                  -> commit time: when this file was imported, which is to be indexed yet
+q topic                   -> how many messages are pending for it
+q                         -> how far these are counted (topic_counts.py)
+s                         -> position: the last ledger entry and where the next one is to be found
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from duemq.model.log.ledger import START, Entry
+
+ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
+LAST_END, ENDED_IN = b"l", b"z"
+IMPORT, CONTENT = b"a", b"y"
+DELAY_FILE, DROPPED, DROPS, ROWLESS_COUNT, LOADING = b"f", b"d", b"c", b"h", b"g"
+ROWLESS = b"r"
+INDEX_CHUNK, INDEX_RUN, INDEX_STATE, INDEX_FILE = b"i", b"j", b"k", b"u"
+TOPIC_COUNT = b"q"
+POSITION = b"s"
+
+U32, U64 = Struct(">I"), Struct(">Q")
+WHEN = Struct(">QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a store has followed the ledger. `ledger_offset`: where the next entry is to be found or later."""
+
+    entry: Entry = START
+    ledger_offset: int = 0
+
+    def encode(self) -> bytes:
+        return U64.pack(self.ledger_offset) + self.entry.encode()
+
+    @staticmethod
+    def decode(raw: bytes) -> Position:
+        return Position(Entry.decode(raw[U64.size :]), U64.unpack_from(raw)[0])

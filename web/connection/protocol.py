@@ -1,0 +1,301 @@
+"""One connection of an HTTP server: the protocol of uvicorn, with the bounds and the manners that it leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, cast
+from urllib.parse import unquote
+
+from httptools import parse_url
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from duemq.web.body import headers_of
+from duemq.web.connection.connections import DRAINING, Connections
+from duemq.web.connection.exchange import Exchange
+from duemq.web.problem import malformed_answer
+from duemq.web.same_origin import SAFE_METHODS
+from duemq.web.tls.transport import TlsTransport
+
+log = logging.getLogger(__name__)
+
+# It warns of each request that it cannot read, and of each Upgrade: anybody could fill the log.
+_quiet: Final = logging.getLogger("uvicorn.error.connection")
+_quiet.setLevel(logging.ERROR)
+
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_VERSIONS = frozenset(("1.0", "1.1"))
+_AHEAD = 100  # so many requests may be sent before the one that is served is answered; each takes some KiB
+_LINGER_S = 1.0  # for the other side to read the last answer, or to show whether it is still there
+
+
+class HttpConnection(HttpToolsProtocol):
+    """A server makes a subclass of it, with its connections as an attribute of the class: see `connection_class`."""
+
+    among: ClassVar[Connections]
+    # That of the newest request, which is not always the one that is served.
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.logger = _quiet
+        self.since = 0.0  # since when it is idle, or served; all times are those of the loop
+        self.head_since: float | None = None  # since when it has sent a part of a head
+        self.unread_since: float | None = None  # since when more is unsent than the transport likes to hold
+        self._served: RequestResponseCycle | None = None
+        self._unbounded = 0  # bytes of a head that is not complete, or of what is neither head nor body
+        self._open_head_bytes = 0  # what the parser may hold of it
+        self._moved = False  # whether what just came had a part of a body
+        self._deaf = False  # what comes from now on is read and thrown away
+        self._fault = ""  # what is wrong with a head that can be read
+
+    @property
+    def sends_body(self) -> bool:
+        """Whether it could send more of the body of the request that is served, or was."""
+        return self._is_unfinished and self.cycle is self._served
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether the end of the newest request's body is still to come."""
+        return self.cycle is not None and self.cycle.more_body
+
+    @property
+    def can_ask_again(self) -> bool:
+        """Whether what it is served would leave nothing behind if it were closed."""
+        served = self._served
+        return served is not None and (served.more_body or served.scope["method"] in SAFE_METHODS)
+
+    def close_after_answer(self) -> None:
+        """Say so with the answer; where its head has been sent already, with the next one."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    # --- what the transport tells ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        self.among.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.among.remove(self)
+        self.among.open_head_bytes -= self._open_head_bytes
+        if self._served is not None and not self._served.response_complete:  # the newest learns it below
+            self._served.disconnected = True
+            self._served.message_event.set()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._moved = False
+        super().data_received(data)
+        if self.scope is None or "method" not in self.scope:  # the parser sets it when a head is complete
+            if self.head_since is None:
+                # What came with the first part may have been another request's.
+                self.head_since, self._unbounded = self.loop.time(), 1
+            else:
+                self._unbounded += len(data)
+        elif self._is_unfinished and not self._moved:  # extensions of chunks, and fields behind the last one
+            self.head_since = None
+            self._unbounded += len(data)
+        else:
+            self.head_since, self._unbounded = None, 0
+            if self._open_head_bytes:
+                self.among.open_head_bytes -= self._open_head_bytes
+                self._open_head_bytes = 0
+            return
+        self._open_head_bytes += len(data)
+        self.among.open_head_bytes += len(data)
+        limits = self.among.limits
+        if self._deaf:
+            return
+        if self._unbounded > limits.head_bytes:
+            self._refuse("head_too_large", f"a head may have {limits.head_bytes} bytes here")
+        elif self.among.open_head_bytes > limits.unsent_bytes:
+            self._refuse("unavailable", f"{self.among.open_head_bytes} bytes of heads without their ends are held here")
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that has closed its half gets the answers to what it sent, if it is still there."""
+        if not self._closes_behind_last():
+            return False
+        self._deaf = True
+        self.loop.call_later(_LINGER_S, self._leave_reader)
+        return True
+
+    def pause_writing(self) -> None:
+        self.unread_since = self.loop.time()
+        self.among.does_not_read(self)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.unread_since = None
+        self.among.reads(self)
+        super().resume_writing()
+
+    # --- what the parser tells ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self.scope = {  # type: ignore[typeddict-item]
+            "type": "http", "asgi": _ASGI, "http_version": "1.1", "server": self.server, "client": self.client,
+            "scheme": self.scheme, "root_path": "", "headers": self.headers,
+        }  # fmt: skip
+
+    def on_headers_complete(self) -> None:
+        scope, version = self.scope, self.parser.get_http_version()
+        headers = headers_of(cast(Any, scope))
+        hosts = 1 if b"host" in headers else 0
+        if len(headers) < len(self.headers):  # some are given twice
+            hosts = [name for name, _ in self.headers].count(b"host")
+        if version not in _VERSIONS:
+            self._fault = f"HTTP/{version} is not spoken here, HTTP/1.1 is"
+        elif hosts > 1 or (hosts == 0 and version != "1.0"):
+            self._fault = f"a request has one Host, this one has {hosts}"
+        elif version == "1.0" and b"transfer-encoding" in headers:  # RFC 9112, 6.1: where its body ends is not known
+            self._fault = "HTTP/1.0 has no Transfer-Encoding"
+        elif len(self.pipeline) >= _AHEAD:
+            self._fault = f"more than {_AHEAD} requests wait for their turn on this connection"
+        if self._fault:
+            raise ValueError(self._fault)  # the parser ends with it
+        scope["method"] = self.parser.get_method().decode("ascii")
+        if version != "1.1":
+            scope["http_version"] = version
+        url = parse_url(self.url)
+        path = url.path.decode("ascii")
+        try:
+            scope["path"] = unquote(path, errors="strict") if "%" in path else path
+        except UnicodeDecodeError:
+            self._fault = "the path is not UTF-8, percent-encoded"
+            raise
+        scope["raw_path"], scope["query_string"] = url.path, url.query or b""
+        before, keep_alive = self.cycle, version != "1.0" and self.parser.should_keep_alive()
+        self.cycle = Exchange(self, scope, keep_alive, self.expect_100_continue)
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+        self.headers = []  # fields that follow a body are no headers (RFC 9110, 6.5.1)
+        if self.among.draining:
+            cast(Any, self.scope)[DRAINING] = True
+            self.close_after_answer()
+
+    def on_body(self, body: bytes) -> None:
+        self._moved = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle is not None:
+            self.cycle.more_body = False  # also of a request that was answered before its end
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse("malformed_request", self._fault or "this cannot be read as HTTP/1.1")
+
+    # --- what the requests tell -----------------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served, self.since = cycle, self.loop.time()
+        self.among.begin(self)
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            elif self.timeout_keep_alive_task is None:
+                self._await_next(self.timeout_keep_alive)
+        if self._served is not None and self._served.response_complete:
+            self.since = self.loop.time()
+            self.among.finish(self)
+
+    def _await_next(self, wait_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Nothing: a timer for each request costs more than to look, when one ends, at what came meanwhile."""
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close it where nothing came for long enough since the last answer."""
+        self.timeout_keep_alive_task = None
+        served = self._served is not None and not self._served.response_complete
+        if served or self.head_since is not None or self.transport.is_closing():
+            return  # the next answer sets it again
+        left_s = self.since + self.timeout_keep_alive - self.loop.time()
+        if left_s <= 0:
+            self.transport.close()
+        else:
+            self._await_next(left_s)
+
+    # --- ending it ------------------------------------------------------------------------------------------------
+
+    def _closes_behind_last(self) -> bool:
+        """Whether a whole request is under way: then the answer to the last one closes the connection."""
+        if self._is_unfinished and self.pipeline:
+            self.pipeline.popleft()  # it will never be whole
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._served
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        return True
+
+    def _refuse(self, code: str, detail: str) -> None:
+        """Answer what is no request, and close. Requests before it get their answers, which close it as well."""
+        self._deaf = True
+        if self.transport.is_closing():
+            return
+        if self._closes_behind_last():
+            self.flow.resume_reading()  # what is not read when it is closed would reset it
+            return
+        cycle = self.cycle
+        if cycle is not None and cycle.more_body:
+            answered = cycle.response_started
+            cycle.disconnected = True
+            cycle.waiting_for_100_continue = False  # it would be written behind the end
+            cycle.message_event.set()
+            if answered:
+                self.transport.close()
+                return
+        name = self.among.next_id()
+        log.debug("request %s cannot be read: %s", name.decode(), detail, extra={"action": "http.malformed"})
+        status, answer = malformed_answer(code, detail, name)
+        # Closing at once would reset it while the other side still sends, and the answer would be lost.
+        self.transport.write(STATUS_LINE[status] + answer)
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _leave_reader(self) -> None:
+        """A client that only reads, and gets nothing, has most likely gone. It would be waited for in vain."""
+        served = self._served
+        if served is None or self.transport.is_closing():
+            return
+        if served.scope["method"] in SAFE_METHODS and (not served.response_started or served.chunked_encoding):
+            self.transport.abort()
+        else:
+            self.loop.call_later(_LINGER_S, self._leave_reader)
+
+
+def connection_class(connections: Connections) -> type[HttpConnection]:
+    """The class of a server's connections."""
+    return type("BoundedConnection", (HttpConnection,), {"among": connections})
+
+
+def over_tls(kind: type[HttpConnection], context: ssl.SSLContext) -> Callable[..., asyncio.Protocol]:
+    """What makes the connections of a server with TLS."""
+
+    def plain_answer() -> bytes:
+        detail = "TLS is spoken here: the URL begins with https://"
+        status, answer = malformed_answer("malformed_request", detail, kind.among.next_id())
+        return STATUS_LINE[status] + answer
+
+    def make(**options: Any) -> asyncio.Protocol:
+        return TlsTransport(kind(**options), context, kind.among.failed, plain_answer)
+
+    return make
