@@ -34,7 +34,6 @@ ANSWERS: Final = pa.schema(
     [("id", pa.string()), ("status", pa.string()), ("at_ms", pa.int64()), ("detail", pa.string())]
 )
 ANSWERS_DDL: Final = "id string, status string, at_ms bigint, detail string"
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,43 +63,16 @@ def answers(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[ChangeAnswer]:
-    """An answer for each item, in order. Raises what `ask` does: `Unavailable` and `Unreachable` only once nothing
-    was answered for `patience_s` seconds."""
-    replies: list[ChangeAnswer] = [ChangeAnswer(PENDING)] * len(items)
-    left, pause_s, deadline = list(range(len(items))), 0.0, clock() + patience_s
-    while left:
-        pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-        wait_s, late = pause_s, clock() >= deadline
-        try:
-            results = ask([items[place] for place in left])
-        except Unavailable as error:
-            if late:
-                raise
-            wait_s = max(pause_s, error.retry_after_s)
-        except Unreachable:
-            if late:
-                raise
-        else:
-            pending = []
-            for place, result in zip(left, results, strict=True):
-                replies[place] = _answer_of(result)
-                if replies[place].status == PENDING:
-                    pending.append(place)
-            if len(pending) < len(left):
-                pause_s, deadline = 0.0, clock() + patience_s
-            elif late:
-                return replies
-            left = pending
-        if left:
-            sleep(wait_s)
-    return replies
+    """An answer for each item, in order: see `until_answered`."""
+    return server.until_answered(items, ask, _answer_of, patience_s, clock, sleep)
 
 
-def _answer_of(result: Result) -> ChangeAnswer:
+def _answer_of(result: Result) -> tuple[ChangeAnswer, bool]:
     if isinstance(result, CancelResult | MoveResult):
-        detail = "not known yet: ask again" if result.status == PENDING else None
-        return ChangeAnswer(result.status, result.at_ms, detail)
-    return ChangeAnswer(PENDING if isinstance(result, Unreachable) else REFUSED, None, str(result))
+        is_final = result.status != PENDING
+        return ChangeAnswer(result.status, result.at_ms, None if is_final else "not known yet: ask again"), is_final
+    is_final = not isinstance(result, Unreachable)
+    return ChangeAnswer(REFUSED if is_final else PENDING, None, str(result)), is_final
 
 
 def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:

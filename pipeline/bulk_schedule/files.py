@@ -30,6 +30,7 @@ from duemq.storage.imports.importer import glance
 
 WINDOW: Final = "window"
 _OPTIONS: Final = {
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # complete jobs have a manifest
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "parquet.block.row.count.limit": str(ROWS_PER_GROUP),

@@ -88,14 +88,13 @@ def schedule(
     about = f"{schema_of(frame)}\n{source or _rows_of(frame)}"
     prints = {print_of(columns.as_dict(), one) for one in (about, f"{schema_of(frame)}\n{earlier}")}
     manifest, again = folder.manifest(), folder.imports() is not None
+    rules = rules or (BulkRules() if again else BulkRules.of(server.limits()))
+    server_clock = rules.server_clock(clock)
     if manifest is None:
         folder.check()
-        rules = rules or BulkRules.of(server.limits())
-        ahead_ms = rules.ahead_ms
         attempt = Attempt(
-            frame, columns, folder, rules, about, options.rejects, options.strict, teller, failpoint,
-            lambda: clock() + ahead_ms,
-        )  # fmt: skip
+            frame, columns, folder, rules, about, options.rejects, options.strict, teller, failpoint, server_clock
+        )
         manifest = attempt.written()
         failpoint("before_manifest")
         manifest = folder.settle(manifest)
@@ -109,7 +108,7 @@ def schedule(
         )
     imports = folder.imports()
     if imports is None:
-        imports = _imported(manifest, folder, options, server, teller, failpoint)
+        imports = _imported(manifest, folder, options, server, teller, failpoint, server_clock)
         folder.done(imports)
         failpoint("done")
     folder.clean(manifest)
@@ -122,11 +121,17 @@ def _rows_of(frame: DataFrame) -> str:
 
 
 def _imported(
-    manifest: JobManifest, folder: JobFolder, options: Options, server: Server, teller: Teller, failpoint: Failpoint
+    manifest: JobManifest,
+    folder: JobFolder,
+    options: Options,
+    server: Server,
+    teller: Teller,
+    failpoint: Failpoint,
+    clock: Callable[[], int],
 ) -> dict[str, str | None]:
     with server.client() as client:
         teller.step(f"handing {len(manifest.files):,} files over")
-        forgotten = hand_over(client, manifest, folder, link=options.link, failpoint=failpoint)
+        forgotten = hand_over(client, manifest, folder, link=options.link, failpoint=failpoint, clock=clock)
         teller.step(f"waiting until {manifest.accepted:,} messages are imported")
         imports = imported(client, manifest, folder, teller, forgotten, failpoint)
     rows = sum(file.rows for file in manifest.files if file.path in forgotten)

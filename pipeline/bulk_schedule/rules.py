@@ -52,6 +52,10 @@ class BulkRules:
         ahead_ms = 0 if limits.now_ms is None else limits.now_ms - int(time.time() * 1000)
         return BulkRules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms, ahead_ms)
 
+    def server_clock(self, clock: Callable[[], int]) -> Callable[[], int]:
+        """The server's clock (epoch ms), by that of this machine."""
+        return lambda: clock() + self.ahead_ms
+
 
 def judged(
     frame: DataFrame, columns: Columns, rules: BulkRules, now: int, repeated: DataFrame | None = None

@@ -23,7 +23,7 @@ _MAX_S: Final = 5.0
 _SHARE: Final = 0.05  # of what was waited so far
 _AGAIN_S: Final = 2.0  # until replicas have what was in the log before a request was refused
 _LISTED: Final = 5  # refused files named in an error
-_CLOCKS_MS: Final = 120_000  # by which the clocks of the driver and of the nodes may differ
+_CLOCKS_MS: Final = 120_000  # by which the clocks of nodes may differ
 
 
 def hand_over(
@@ -36,7 +36,7 @@ def hand_over(
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> frozenset[str]:
     """Have all files of a job in the log, or none: by one request. Those that are there already are left alone, and
-    refused ones are handed over again.
+    refused ones are handed over again. `clock`: that of the server.
 
     Return the paths of the files that were handed over before, and that the server has forgotten since: it forgets what
     became of a file some time after its window. Raises JobFailed where nothing was handed over, or where that cannot be

@@ -141,9 +141,8 @@ def schedule(
         frame = chosen(_frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option")), where, select)
         if dry_run:
             with failures_told("Nothing was changed"):
-                print_look(
-                    judged(frame, columns, rules, int(time.time() * 1000) + rules.ahead_ms), "scheduled", as_json
-                )
+                now = rules.server_clock(lambda: int(time.time() * 1000))()
+                print_look(judged(frame, columns, rules, now), "scheduled", as_json)
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server imports files from (delay_files.import_from)")

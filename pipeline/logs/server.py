@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from duemq.client import Admin, Client
-from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
 from duemq.pipeline.errors import JobFailed
 from duemq.storage.limits import ImportLimits
@@ -19,6 +19,8 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
 T = TypeVar("T")
+R = TypeVar("R")
+Outcome = TypeVar("Outcome")
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]
 
@@ -80,6 +82,50 @@ def patiently(
                 raise
             pause_s = longer(pause_s)
             sleep(max(pause_s, getattr(error, "retry_after_s", 0)))
+
+
+def until_answered(
+    items: Sequence[T],
+    ask: Callable[[Sequence[T]], Sequence[R]],
+    outcome_of: Callable[[R], tuple[Outcome, bool]],
+    patience_s: float,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> list[Outcome]:
+    """The outcome of each item, in order. `outcome_of` tells it for a result, and whether it is final: the server is
+    asked again about items without a final one, until it gives no further final one for `patience_s` seconds.
+
+    Raises `Unavailable` and `Unreachable` if it then gives no results either, and what refuses a whole request.
+    """
+    outcomes: dict[int, Outcome] = {}
+    left, pause_s, deadline = list(range(len(items))), 0.0, clock() + patience_s
+    while left:
+        error: Unavailable | Unreachable | None = None
+        results: Sequence[R] = ()
+        try:
+            results = ask([items[place] for place in left])
+        except BatchInterrupted as interrupted:
+            if not isinstance(interrupted.__cause__, Unavailable | Unreachable):
+                raise
+            results, error = cast(Sequence[R], interrupted.results), interrupted.__cause__
+        except (Unavailable, Unreachable) as refusal:
+            error = refusal
+        final: set[int] = set()
+        for place, result in zip(left, results, strict=False):
+            outcomes[place], is_final = outcome_of(result)
+            if is_final:
+                final.add(place)
+        if final:
+            pause_s, deadline = 0.0, clock() + patience_s
+        elif clock() >= deadline:
+            if error is not None:
+                raise error
+            break
+        left = [place for place in left if place not in final]
+        if left:
+            pause_s = longer(pause_s)
+            sleep(max(pause_s, *(getattr(one, "retry_after_s", 0) for one in (error, *results))))
+    return [outcomes[place] for place in range(len(items))]
 
 
 def longer(pause_s: float) -> float:

@@ -1,11 +1,10 @@
 """Rows as commands in duemq's buffer topic, by Spark's own Kafka sink: batch or stream, exactly once by names."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
-from duemq.pipeline.send.commands import commands_of, rejects_of, shard_of
-from duemq.pipeline.send.fields import fields_of
+from duemq.pipeline.send.buffer_topic import shards_at, shards_of
+from duemq.pipeline.send.commands import commands_of, fields_of, rejects_of, shard_of
 from duemq.pipeline.send.job import SendResult, send
 from duemq.pipeline.send.rules import sendable
-from duemq.pipeline.send.shards import shards_at, shards_of
 from duemq.pipeline.send.stream import send_stream
 
 __all__ = [

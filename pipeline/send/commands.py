@@ -1,4 +1,5 @@
-"""Rows as records of a plain Kafka client in the buffer topic (docs/kafka.md), for Spark's own Kafka sink.
+"""Rows as records of a plain Kafka client in the buffer topic (docs/kafka.md), for Spark's own Kafka sink; or as the
+columns that `format("duemq")` writes.
 
 The sink writes each row at least once. A shard knows a name once, and a name has one shard: so each row is one message.
 """
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 
 from duemq.model.messages.names import CLIENT
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, rejected
-from duemq.pipeline.columns import OWN, Columns
+from duemq.pipeline.columns import FIELDS, OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.logs import BUFFER
 from duemq.pipeline.send.rules import sendable
@@ -61,6 +62,20 @@ def commands(judged_rows: DataFrame, columns: Columns, shards: int, buffer: str 
         F.col(OWN + "key").alias("key"), F.col(OWN + "payload").alias("value"), _headers(columns).alias("headers"),
         shard_of(name, shards).alias("partition"), F.lit(buffer).alias("topic"),
     )  # fmt: skip
+
+
+def fields_of(
+    frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
+) -> DataFrame:
+    """The columns that `format("duemq")` writes, of the rows of a table that can be sent; the others are those of
+    `rejects_of`. Arguments as in `commands_of`."""
+    return fields(sendable(frame, columns, rules, now, past))
+
+
+def fields(judged_rows: DataFrame) -> DataFrame:
+    """The columns of what `sendable` made: see `fields_of`."""
+    good = judged_rows.where(F.col(OWN + REASON).isNull())
+    return good.select(*(F.col(OWN + name).alias(name) for name in FIELDS if OWN + name in judged_rows.columns))
 
 
 def _headers(columns: Columns) -> Column:

@@ -17,10 +17,9 @@ from duemq.pipeline.bulk_schedule.rules import BulkRules, rejected
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.logs.kafka import Kafka
+from duemq.pipeline.send.buffer_topic import buffer_of, shards_of, sink_options
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
-from duemq.pipeline.send.shards import buffer_of, shards_of
-from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import TableCheck, look, without_ambiguous
 from duemq.pipeline.spark.progress import Silent, Teller, step
 
@@ -73,7 +72,7 @@ def send(
     if rows > bad:
         with step(spark, teller, f"sending to {shards} shards"):
             commands(judged_rows, columns, shards, buffer_of(kafka)).write.format("kafka").options(
-                **writing(kafka)
+                **sink_options(kafka)
             ).save()
     teller.says(f"{rows:,} rows read: {rows - bad:,} sent, {bad:,} rejected, {check.overdue:,} due already")
     where = None

@@ -21,7 +21,7 @@ from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules
 from duemq.pipeline.columns import OWN, Columns, column
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
-from duemq.pipeline.send.fields import fields
+from duemq.pipeline.send.commands import fields
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.spark.progress import Silent, Teller, step
@@ -64,7 +64,7 @@ def send_soon(
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> Soon:
     """Send those rejects of a job that break no rule but the lead. `columns`: those of the job, with names. `url`: of
-    the server; None takes what the environment says.
+    the server; None takes what the environment says. `rules` None: those of the server.
 
     Rows that were rejected for something else are so here, too; all stand in the table of answers. Raises BadInput,
     JobFailed, and what the client raises.
@@ -79,7 +79,9 @@ def send_soon(
     if (done := _counted(spark, answers)) is not None and done.sent + done.left == manifest.rejected:
         teller.says("what is due too soon was sent before")
         return done
-    if clock() > manifest.began + REMEMBERED_MS:
+    server = server_at(url)
+    rules = rules or BulkRules.of(server.limits())
+    if rules.server_clock(clock)() > manifest.began + REMEMBERED_MS:
         raise JobFailed(
             f"job {manifest.job} began more than {REMEMBERED_MS // 3_600_000} hours ago: the server may have forgotten "
             f"the names of what it sent then. See which rows of {manifest.rejects} are still to be sent, and send them "
@@ -97,7 +99,7 @@ def send_soon(
         sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False
     )
     with step(spark, teller, "sending what is due too soon"):
-        sent = fields(judged_rows).mapInArrow(posting(Writing(server_at(url), past=True)), ANSWERS_DDL)
+        sent = fields(judged_rows).mapInArrow(posting(Writing(server, past=True)), ANSWERS_DDL)
         bad = judged_rows.where(F.col(OWN + REASON).isNotNull()).select(
             F.col(OWN + "name").alias("name"), F.lit(_REJECTED).alias("status"), F.col(OWN + REASON).alias("detail")
         )

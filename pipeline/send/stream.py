@@ -17,10 +17,9 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.logs.kafka import Kafka
+from duemq.pipeline.send.buffer_topic import buffer_of, shards_of, sink_options
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
-from duemq.pipeline.send.shards import buffer_of, shards_of
-from duemq.pipeline.send.sink import writing
 
 METRICS: Final = "duemq_send"
 """The name in the query's `observedMetrics` of a batch's `rows` and `rejected`, without a folder of rejects."""
@@ -49,7 +48,7 @@ def send_stream(
     """
     if not frame.isStreaming:
         raise BadInput("this frame is no stream: send() sends a table")
-    shards, options = shards or shards_of(kafka), writing(kafka)
+    shards, options = shards or shards_of(kafka), sink_options(kafka)
     if rejects is None:
         counts = F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected")
         judged_rows = sendable(frame, columns, rules, past=past).observe(METRICS, *counts)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.spark_source.deliveries import SCHEMA as DELIVERY
+from duemq.pipeline.spark_source.deliveries import Deliveries, DeliveryTable
 from duemq.pipeline.spark_source.fields import check
-from duemq.pipeline.spark_source.listing import SCHEMA, Lister
-from duemq.pipeline.spark_source.options import reading, writing
+from duemq.pipeline.spark_source.listing import SCHEMA as MESSAGE
+from duemq.pipeline.spark_source.listing import Lister
+from duemq.pipeline.spark_source.options import DELIVERIES, reading, reading_deliveries, writing
 from duemq.pipeline.spark_source.posting import MessageWriter, StreamWriter
 
 T = TypeVar("T")
 
 
 class DuemqSource(DataSource):
-    """`spark.read.format("duemq")`: messages that are pending or ended, and dead letters. `df.write.format("duemq")`
-    and `df.writeStream.format("duemq")`: rows become messages. docs/pipeline/spark_source.md has the options.
+    """`spark.read.format("duemq")`: messages that are pending or ended, dead letters, and deliveries.
+    `spark.readStream.format("duemq")`: deliveries. `df.write.format("duemq")`, `df.writeStream.format("duemq")`: rows
+    become messages. docs/pipeline/spark_source.md has the options.
 
     Executors need duemq, and have to reach the server.
     """
@@ -28,14 +32,26 @@ class DuemqSource(DataSource):
         return "duemq"
 
     def schema(self) -> StructType:
-        return SCHEMA
+        return DELIVERY if self._of_deliveries else MESSAGE
 
-    def reader(self, schema: StructType) -> Lister:
-        known = {(field.name, field.dataType): at for at, field in enumerate(SCHEMA)}
-        columns = [known.get((field.name, field.dataType)) for field in schema]
-        if None in columns:
-            raise BadInput(f"a schema has some of these columns: {SCHEMA.simpleString()}")
-        return Lister(reading(self.options), [at for at in columns if at is not None])
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if not self._of_deliveries:
+            return Lister(reading(self.options), _columns(schema, MESSAGE))
+        _columns(schema, DELIVERY)
+        return DeliveryTable(Deliveries(reading_deliveries(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        read = reading_deliveries(self.options, stream=True)
+        _columns(schema, DELIVERY)
+        try:
+            from duemq.pipeline.spark_source.delivery_stream import DeliveryStream
+        except ImportError as error:
+            raise BadInput("readStream needs Spark 4.2 or later") from error
+        return DeliveryStream(Deliveries(read, schema))
+
+    @property
+    def _of_deliveries(self) -> bool:
+        return self.options.get("what") == DELIVERIES
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         check(schema)
@@ -44,6 +60,15 @@ class DuemqSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         check(schema)
         return StreamWriter(writing(_appending(overwrite, self.options), stream=True))
+
+
+def _columns(schema: StructType, of: StructType) -> list[int]:
+    """The places in `of` of the columns of a schema. Raises BadInput."""
+    known = {(field.name, field.dataType): at for at, field in enumerate(of)}
+    columns = [known.get((field.name, field.dataType)) for field in schema]
+    if None in columns:
+        raise BadInput(f"a schema has some of these columns: {of.simpleString()}")
+    return [at for at in columns if at is not None]
 
 
 def _appending(overwrite: bool, options: T) -> T:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Final
 
 from pyspark.sql import types as T
 
+from duemq.client.http.values import MessageState, Record
 from duemq.pipeline.columns import FIELDS
 from duemq.pipeline.errors import BadInput
 
@@ -32,3 +34,9 @@ def check(schema: T.StructType) -> None:
         kinds, description = _TYPES[name]
         if not isinstance(data_type, kinds):
             raise BadInput(f"column {name}: must be {description}, not {data_type.simpleString()}")
+
+
+def key_of(read: MessageState | Record) -> bytes | None:
+    """The key of a message or record as HTTP has it, also if it is not UTF-8."""
+    encoded = read.raw.get("key_base64")
+    return b64decode(encoded) if encoded is not None else None if read.key is None else read.key.encode()

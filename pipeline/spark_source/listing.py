@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from duemq.client.http.requests import Filter
 from duemq.client.http.values import MessageState
 from duemq.pipeline.logs.server import patiently
+from duemq.pipeline.spark_source.fields import key_of
 from duemq.pipeline.spark_source.options import Reading
 
 _TEXT, _MS = T.StringType(), T.LongType()
@@ -87,10 +87,8 @@ def _filter(reading: Reading, part: ShardRange) -> Filter:
 
 
 def _row(shard: int, state: MessageState) -> tuple[Any, ...]:
-    encoded = state.raw.get("key_base64")
-    key = b64decode(encoded) if encoded is not None else None if state.key is None else state.key.encode()
     return (
-        state.id, shard, state.status, state.topic, key, state.deliver_at_ms, list(state.labels), dict(state.headers),
-        state.attempt, state.expires_at_ms, state.delivered_at_ms, state.cancelled_at_ms, state.dead_at_ms,
-        state.reason,
+        state.id, shard, state.status, state.topic, key_of(state), state.deliver_at_ms, list(state.labels),
+        dict(state.headers), state.attempt, state.expires_at_ms, state.delivered_at_ms, state.cancelled_at_ms,
+        state.dead_at_ms, state.reason,
     )  # fmt: skip

@@ -5,12 +5,13 @@ Spark lowers the letters of options, and adds some of its own to those of a stre
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from duemq.client.http.connection import http_options, tls_files
 from duemq.model.errors import Rejected
@@ -23,15 +24,58 @@ STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("scheduled",), "delivered": ("delivered",), "cancelled": ("cancelled",), "dead": ("dead",),
     "ended": ("delivered", "cancelled", "dead"),
 }  # fmt: skip
-"""What can be read, and of which statuses its messages are."""
+"""What can be read of messages, and which statuses they have."""
+DELIVERIES: Final = "deliveries"
 MAX_RANGES: Final = 10_000  # of time, for each shard
 _SOME_RANGES: Final = 48  # where no length is given
-_SHARED: Final = ("url", "api_key", "timeout", "patience")
+_SHARED: Final = ("url", "api_key", "api_key_file", "timeout", "patience")
 _READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
+_READ_DELIVERIES: Final = (*_SHARED, "what", "topic", "page", "startingOffsets", "maxRecordsPerBatch")
 _WRITE: Final = (*_SHARED, "batch", "past", "refused")
 _SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _PAGE, _BATCH = 1_000, 5_000
+_KEY_CHARACTERS: Final = 4_096
+_EARLIEST, _LATEST = -2, -1  # as Spark's Kafka source has them
+_RECORDS: Final = 1_000_000  # in a batch of a stream
 _DOUBLINGS: Final = 16  # of ranges that begin at the one end that is given: the last begins after years
+
+
+Offsets = dict[str, dict[int, int]]
+"""The next offset to read, by topic and partition."""
+Kept = Sequence[tuple[int, int]]
+"""The first offset that is kept of each partition of a topic, and the next one to be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryReading:
+    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a batch of a
+    stream."""
+
+    server: Server
+    topics: tuple[str, ...]
+    starting: Mapping[str, Mapping[str, int]]
+    otherwise: int
+    most: int = _RECORDS
+    page: int = 10_000
+    patience_s: float = 300.0
+
+    def first(self, kept: Mapping[str, Kept]) -> Offsets:
+        """The first offsets of a query. Raises BadInput for those that topics do not have."""
+        first: Offsets = {topic: {} for topic in kept}
+        for topic, partitions in kept.items():
+            starting = self.starting.get(topic, {})
+            if unknown := starting.keys() - set(map(str, range(len(partitions)))):
+                raise BadInput(f"option startingOffsets: topic {topic} has no partition {min(unknown)}")
+            for partition, (start, end) in enumerate(partitions):
+                given = starting.get(str(partition), self.otherwise)
+                offset = {_EARLIEST: start, _LATEST: end}.get(given, given)
+                if not start <= offset <= end:
+                    raise BadInput(
+                        f"option startingOffsets: partition {partition} of topic {topic} has offsets {start} to {end}, "
+                        f"not {offset}"
+                    )
+                first[topic][partition] = offset
+        return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +131,52 @@ def reading(options: Mapping[str, str]) -> Reading:
     values = _own_options(options, _READ)
     what = values.get("what", "pending")
     if what not in STATUSES:
-        raise BadInput(f"option what: {what!r} is not one of {', '.join(STATUSES)}")
+        raise BadInput(f"option what: {what!r} is not one of {', '.join((*STATUSES, DELIVERIES))}")
     return Reading(
         _server(values), STATUSES[what], _instant(values, "since"), _instant(values, "until"), _window(values),
         values.get("topic"), values.get("key"), values.get("label"), _number(values, "page", _PAGE, 1_000),
         _seconds(values, "patience", 300.0),
     )  # fmt: skip
+
+
+def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> DeliveryReading:
+    """Raises BadInput."""
+    values = _own_options(options, _READ_DELIVERIES)
+    if values.get("what") != DELIVERIES:
+        raise BadInput(
+            f"option what: a stream reads {DELIVERIES}; messages by status have no order to go on from, so read them "
+            "as a table"
+        )
+    topics = [topic.strip() for topic in values.get("topic", "").split(",")]
+    if not all(topics):
+        raise BadInput("option topic: is missing: say which topics to read, with commas between them")
+    starting, otherwise = values.get("startingoffsets", "latest" if stream else "earliest"), _EARLIEST
+    offsets: Any = {}
+    if starting.startswith("{"):
+        offsets = _starting(starting, topics)
+    elif starting == "latest":
+        otherwise = _LATEST
+    elif starting != "earliest":
+        raise BadInput(f"option startingOffsets: {starting!r} is not one of earliest, latest, or JSON")
+    return DeliveryReading(
+        _server(values), tuple(dict.fromkeys(topics)), offsets, otherwise,
+        _number(values, "maxRecordsPerBatch", _RECORDS, 10**12), _number(values, "page", 10_000, 10_000),
+        _seconds(values, "patience", 300.0),
+    )  # fmt: skip
+
+
+def _starting(text: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+    try:
+        offsets: dict[str, dict[str, int]] = json.loads(text)
+        numbers = [number for partitions in offsets.values() for number in partitions.values()]
+        if offsets.keys() <= set(topics) and all(type(number) is int and number >= _EARLIEST for number in numbers):
+            return offsets
+    except (ValueError, AttributeError):
+        pass
+    raise BadInput(
+        f'option startingOffsets: must be as {{"orders": {{"0": 23, "1": {_EARLIEST}}}}}, of topics that are read; '
+        f"{_EARLIEST} is the earliest offset, {_LATEST} the latest"
+    )
 
 
 def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
@@ -116,7 +200,7 @@ def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
 def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     values = {name.lower(): value for name, value in options.items()}
     values = {name: value for name, value in values.items() if name not in _SPARKS}
-    if unknown := sorted(values.keys() - set(names)):
+    if unknown := sorted(values.keys() - {name.lower() for name in names}):
         raise BadInput(f"option {unknown[0]}: is not known here; known are {', '.join(names)}")
     return values
 
@@ -131,7 +215,18 @@ def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60
 
 
 def _server(values: Mapping[str, str]) -> Server:
-    return server_at(values.get("url"), values.get("api_key"), _seconds(values, "timeout", 60.0))
+    key, path = values.get("api_key"), values.get("api_key_file")
+    if path is not None:
+        if key is not None:
+            raise BadInput("option api_key_file: does not go with api_key")
+        try:
+            with Path(path).open(encoding="ascii") as file:
+                key = file.readline(_KEY_CHARACTERS).strip()
+        except (OSError, ValueError):
+            key = None
+        if not key:
+            raise BadInput(f"option api_key_file: the first line of {path} is no key that can be read here")
+    return server_at(values.get("url"), key, _seconds(values, "timeout", 60.0))
 
 
 def _instant(values: Mapping[str, str], name: str) -> int | None:
@@ -154,7 +249,7 @@ def _window(values: Mapping[str, str]) -> int | None:
 
 
 def _number(values: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = values.get(name, str(default))
+    text = values.get(name.lower(), str(default))
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
         raise BadInput(f"option {name}: must be a whole number from 1 to {most}, not {text!r}")
     return int(text)

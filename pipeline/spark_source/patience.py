@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from duemq.client import Draft, Message
 from duemq.client.http.blocking.message import BatchResult
-from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
-from duemq.pipeline.logs.server import Clock, Sleep, longer
+from duemq.client.http.errors import RejectedError
+from duemq.pipeline.logs.server import Clock, Sleep, until_answered
 
 ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
 
@@ -28,39 +28,20 @@ def posted(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> list[PostResult]:
-    """An answer for each draft, in order. All have names, so what is not known is sent again.
+    """An answer for each draft, in order. All have names, so a draft without an answer is sent again.
 
-    Raises `Unavailable` and `Unreachable` once nothing was answered for `patience_s` seconds, and what refuses a whole
-    request.
+    Raises `Unavailable` and `Unreachable` once nothing was answered for `patience_s` seconds, and errors that refuse a
+    whole request.
     """
-    answers: dict[int, PostResult] = {}
-    left: Sequence[int] = range(len(drafts))
-    pause_s, deadline = 0.0, clock() + patience_s
-    while left:
-        why: Exception | None = None
-        results: Sequence[BatchResult] = ()
-        try:
-            results = send([drafts[place] for place in left])
-        except BatchInterrupted as error:
-            if not isinstance(error.__cause__, Unavailable | Unreachable):
-                raise
-            results, why = error.results, error.__cause__
-        except (Unavailable, Unreachable) as error:
-            why = error
-        for place, result in zip(left, results, strict=False):
-            if isinstance(result, Message):
-                answers[place] = PostResult(REPEATED if result.state.duplicate else ACCEPTED)
-            elif isinstance(result, RejectedError):
-                answers[place] = PostResult(REFUSED, str(result))
-            else:
-                why = result
-        again = [place for place in left if place not in answers]
-        if len(again) < len(left):
-            pause_s, deadline = 0.0, clock() + patience_s
-        elif why is not None and clock() >= deadline:
-            raise why
-        left = again
-        if left:
-            pause_s = longer(pause_s)
-            sleep(max(pause_s, getattr(why, "retry_after_s", 0)))
-    return [answers[place] for place in range(len(drafts))]
+    answers: list[PostResult] = []
+    for result in until_answered(drafts, send, _outcome_of, patience_s, clock, sleep):
+        if isinstance(result, Exception):
+            raise result
+        answers.append(result)
+    return answers
+
+
+def _outcome_of(result: BatchResult) -> tuple[PostResult | Exception, bool]:
+    if isinstance(result, Message):
+        return PostResult(REPEATED if result.state.duplicate else ACCEPTED), True
+    return (PostResult(REFUSED, str(result)), True) if isinstance(result, RejectedError) else (result, False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
+from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs.ranges import Logs
@@ -36,7 +37,8 @@ from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
 from tests.support.servers.real_servers import need_servers
 from tests.support.spark.send_run import ROWS_PASSED
-from tests.support.spark.spark_cluster import SparkCluster, spark_environment
+from tests.support.spark.spark_cluster import SparkCluster
+from tests.support.spark.spark_process import SparkProcess
 from tests.support.spark.spark_site import spark_jars, spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
@@ -129,7 +131,7 @@ def test_what_is_sent_is_found_moved_and_cancelled_by_its_name(spark: SparkSessi
 def test_rows_that_break_a_rule_are_not_sent(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     due, before = now_ms() + HOUR_MS, site.appended()
     bad = spark.createDataFrame(
-        [(None, "x", None, None, None, None, "bad:1"), (due, "x", None, None, None, None, "bad 2"),
+        [(None, "x", None, None, None, None, "bad:1"), (due, "x", None, None, None, None, "bad\n2"),
          (due, "x", None, {"DELAY": "5"}, None, None, "bad:3"), (due, "x", None, None, [" a"], None, "bad:4"),
          (due, "x", None, None, None, None, "bad:5"), (due, "y", None, None, None, None, "bad:5")], SCHEMA,
     )  # fmt: skip
@@ -299,38 +301,12 @@ def test_rows_due_too_soon_are_sent_once_over_all_runs_of_the_job(
         part.unlink()
     with pytest.raises(JobFailed, match="began more than 24 hours ago"):
         send_soon(spark, manifest, columns, server.url, clock=lambda: manifest.began + 25 * HOUR_MS)
+    rules = replace(BulkRules(), ahead_ms=-25 * HOUR_MS)  # the clock of this machine is wrong, not the server's
+    late = send_soon(spark, manifest, columns, server.url, rules, clock=lambda: manifest.began + 25 * HOUR_MS)
+    assert (late.sent, late.left) == (19, 5)
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------
-
-
-class Run:
-    """A process with a query; all that it has started is killed with it."""
-
-    def __init__(self, master: str, table: Path, folder: Path, bootstrap: str) -> None:
-        self._log = folder / f"run-{time.monotonic_ns()}.log"
-        paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        settings = {
-            "PYTHONPATH": os.pathsep.join(paths), JARS_VARIABLE: str(spark_jars()), "PYSPARK_PYTHON": sys.executable
-        }  # fmt: skip
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.spark.send_run", *map(str, (master, table, folder, bootstrap))],
-                cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=spark_environment() | settings,
-            )  # fmt: skip
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def alive(self) -> bool:
-        assert self.process.poll() is None, self.log
-        return True
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 def parts_of(path: Path, due: int) -> Path:
@@ -365,7 +341,7 @@ def test_each_row_is_delivered_once_although_executors_and_drivers_are_killed(tm
             """Whether the first row of a file has come to the server; the last ones wait until they are let through."""
             return run.alive() and server.call("GET", f"/v1/messages/row-{part * each}").status_code == 200
 
-        run = Run(cluster.url, table, folder, site.bootstrap)
+        run = SparkProcess("send_run", folder, cluster.url, table, folder, site.bootstrap)
         try:
             wait_for(lambda: is_begun(0), "the first rows of the first file")
             killed = cluster.executors()
@@ -377,14 +353,14 @@ def test_each_row_is_delivered_once_although_executors_and_drivers_are_killed(tm
         finally:
             run.kill()
         (folder / "open-1").touch()
-        run = Run("local[2]", table, folder, site.bootstrap)
+        run = SparkProcess("send_run", folder, "local[2]", table, folder, site.bootstrap)
         try:
             wait_for(lambda: is_begun(2), "the first rows of the third file")
         finally:
             run.kill()
         for part in (2, 3):
             (folder / f"open-{part}").touch()
-        run = Run("local[2]", table, folder, site.bootstrap)
+        run = SparkProcess("send_run", folder, "local[2]", table, folder, site.bootstrap)
         try:
             assert run.process.wait(900) == 0, run.log
         finally:

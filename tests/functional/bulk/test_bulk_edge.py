@@ -115,7 +115,7 @@ def test_a_shard_that_no_node_has_led_and_records_that_are_gone(
     assert any("shard 4: the ledger has no entry" in note for note in waiting.notes)
     monkeypatch.setattr(sums, "FEW", 0)
     every = audit(spark, filled, tmp_path)
-    for name in ("account", "others", "waiting", "late", "found"):
+    for name in ("account", "others", "waiting", "late", "violation_counts"):
         assert getattr(every, name) == getattr(waiting, name), name
     monkeypatch.undo()
     # Somebody deletes records: by the topic's configuration they would still be there.

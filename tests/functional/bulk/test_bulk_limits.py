@@ -14,6 +14,7 @@ from duemq.client import Admin
 from duemq.client.http.values import Limits
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
+from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
@@ -88,3 +89,17 @@ def test_the_clock_of_the_server_says_what_is_too_soon(spark: SparkSession, tigh
     assert abs(behind.ahead_ms + 600_000) < 60_000 and BulkRules.of(replace(limits, now_ms=None)).ahead_ms == 0
     done = schedule(table(spark), COLUMNS, "behind", Options(stage), Server(url), rules=behind, source="t")
     assert abs(done.manifest.began - limits.now_ms + 600_000) < 60_000
+
+
+def test_a_driver_whose_clock_is_a_day_ahead_hands_its_files_over(
+    spark: SparkSession, tight: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own clock their windows have ended, and the server may have forgotten them."""
+    url, stage = tight
+    frame, now_s = table(spark), time.time
+    monkeypatch.setattr(time, "time", lambda: now_s() + 86_400)
+    done = schedule(frame, COLUMNS, "ahead", Options(stage), Server(url), source="t")
+    monkeypatch.undo()
+    assert (done.manifest.accepted, done.forgotten) == (1, 0)
+    handed_at = JobFolder(stage, "ahead").handed_at()
+    assert handed_at is not None and abs(handed_at - time.time() * 1000) < 60_000

@@ -21,8 +21,8 @@ from duemq.pipeline.columns.past import LONG_PAST
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.kafka import configured
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of
+from duemq.pipeline.send.buffer_topic import sink_options
 from duemq.pipeline.send.rules import TIME_HEADERS
-from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import look, without_ambiguous
 from tests.support.spark.bulk_rows import LIMITS, SCHEMA
 from tests.support.spark.send_rows import NOW, meant, rows, wished, written_down
@@ -185,7 +185,7 @@ def test_rows_of_one_name_that_differ_are_rejected_and_equal_ones_are_not(spark:
 
 def test_kafka_is_told_to_wait_for_all_replicas_and_to_log_in(tmp_path: Path) -> None:
     settings = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "user": "u", "password": "p"}
-    options = writing(configured("a:1,b:2", settings, {}))
+    options = sink_options(configured("a:1,b:2", settings, {}))
     assert options["kafka.bootstrap.servers"] == "a:1,b:2" and "PlainLoginModule" in options["kafka.sasl.jaas.config"]
     assert (options["kafka.acks"], options["kafka.enable.idempotence"]) == ("all", "true")
     assert all(name.startswith("kafka.") for name in options) and "kafka.isolation.level" not in options

@@ -33,6 +33,20 @@ def test_what_is_read_by_default_and_by_options(monkeypatch: pytest.MonkeyPatch)
     assert (found.topic, found.key, found.label, found.page, found.patience_s) == ("t", "k", "l", 10, 0)
 
 
+def test_the_key_is_the_first_line_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("secret \nof the month\n")
+    options = {"url": "http://x", "api_key_file": str(path)}
+    found = reading(options)
+    assert found.server.api_key == "secret" and "secret" not in repr(found)
+    with pytest.raises(BadInput, match="option api_key_file: does not go with api_key"):
+        reading(options | {"api_key": "k"})
+    (tmp_path / "empty").write_text("\nsecret\n")
+    for name in ("none", "empty"):
+        with pytest.raises(BadInput, match=r"option api_key_file: the first line of .* is no key"):
+            reading({"api_key_file": str(tmp_path / name)})
+
+
 def test_ranges_meet_and_cover_what_is_asked() -> None:
     def at(ms: int) -> str:
         return str(DAY + ms)

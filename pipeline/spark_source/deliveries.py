@@ -1,0 +1,175 @@
+"""Reading deliveries: tasks read ranges of offsets of topics, page by page (ADR 83)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from duemq.bus.topic_cursor import encode_cursor
+from duemq.client import Admin
+from duemq.client.http.errors import Unavailable, UnknownTopic
+from duemq.client.http.values import Record
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.logs.server import patiently
+from duemq.pipeline.spark_source.fields import key_of
+from duemq.pipeline.spark_source.options import DeliveryReading, Kept, Offsets
+
+_TASK_RECORDS: Final = 50_000
+_HEADER = T.StructType([T.StructField("name", T.StringType()), T.StructField("value", T.BinaryType())])
+
+
+def _number(name: str, digits: int) -> Callable[[Record], int | None]:
+    """The number in a header. Other programs may write to the topic, and anything into it."""
+
+    def number(record: Record) -> int | None:
+        text = record.headers.get(name) or ""
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+    return number
+
+
+_COLUMNS: Final[dict[str, tuple[T.DataType, Callable[[Record], Any]]]] = {
+    "id": (T.StringType(), lambda record: record.id),
+    "key": (T.BinaryType(), key_of),
+    "payload": (T.BinaryType(), lambda record: record.value),
+    "headers": (
+        T.ArrayType(_HEADER), lambda record: [{"name": name, "value": value} for name, value in record.header_list]
+    ),
+    "due_ms": (T.LongType(), _number("duemq-due", 18)),
+    "delivered_ms": (T.LongType(), lambda record: record.timestamp_ms),
+    "attempt": (T.IntegerType(), _number("duemq-attempt", 9)),
+    "topic": (T.StringType(), lambda record: record.topic),
+    "partition": (T.IntegerType(), lambda record: record.partition),
+    "offset": (T.LongType(), lambda record: record.offset),
+}  # fmt: skip
+SCHEMA: Final = T.StructType([T.StructField(name, kind) for name, (kind, _) in _COLUMNS.items()])
+
+
+@dataclass
+class OffsetRanges(InputPartition):
+    """What one task reads of a topic: partition, first offset and end of each range."""
+
+    topic: str
+    ranges: list[tuple[int, int, int]]
+
+
+class Deliveries:
+    """The records of topics, in the columns of `schema`.
+
+    Raises JobFailed for records that are deleted, and what the client raises once there is no answer for
+    `reading.patience_s` seconds.
+    """
+
+    def __init__(self, reading: DeliveryReading, schema: T.StructType) -> None:
+        self.reading, self._schema = reading, schema
+
+    def kept(self, since: Offsets) -> dict[str, Kept]:
+        """What each topic has now. `since`: offsets that are still to be read."""
+        with self.reading.server.client() as client:
+            return {topic: self._kept(client, topic, since.get(topic, {})) for topic in self.reading.topics}
+
+    def tasks(self, start: Offsets, end: Offsets) -> list[OffsetRanges]:
+        """A partition that is not in `start` is not read."""
+        tasks: list[OffsetRanges] = []
+        for topic, partitions in end.items():
+            room = 0
+            for partition, last in partitions.items():
+                first = start.get(topic, {}).get(partition, last)
+                while first < last:
+                    if not room:
+                        room = _TASK_RECORDS
+                        tasks.append(OffsetRanges(topic, []))
+                    part = min(room, last - first)
+                    tasks[-1].ranges.append((partition, first, first + part))
+                    first, room = first + part, room - part
+        return tasks
+
+    def read(self, task: OffsetRanges) -> Iterator[pa.RecordBatch]:
+        """A batch for each page."""
+        topic, schema = task.topic, to_arrow_schema(self._schema)
+        columns = [_COLUMNS[field.name][1] for field in self._schema]
+        firsts = {partition: first for partition, first, _ in task.ranges}
+        left = {partition: last for partition, _, last in task.ranges}
+        with self.reading.server.client() as client:
+            kept = self._kept(client, topic, firsts, left)
+            # The cursor has other partitions, and those that are done, at their ends: few records come there.
+            at = {partition: end for partition, (_, end) in enumerate(kept)} | firsts
+            while left and (page := self._page(client, topic, at, left)):
+                records = [record for record in page if record.offset < left.get(record.partition, 0)]
+                arrays = [
+                    pa.array([of(record) for record in records], field.type)
+                    for of, field in zip(columns, schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                at |= {record.partition: record.offset + 1 for record in page}
+                for partition in [one for one, last in left.items() if at[one] >= last]:
+                    del left[partition]
+                    at[partition] = max(at[partition], kept[partition][1])
+            self._kept(client, topic, firsts)
+
+    def _page(self, client: Admin, topic: str, at: Mapping[int, int], left: Mapping[int, int]) -> Sequence[Record]:
+        """The next page. An empty one says that the rest of the ranges has no records: on Kafka transactions end with
+        marks. A broker that has just begun to lead may give an empty one, too, until it knows how far its log goes."""
+        cursor = encode_cursor(topic, [at.get(partition, 0) for partition in range(max(at) + 1)])
+        most = min(self.reading.page, sum(last - at[partition] for partition, last in left.items()))
+
+        def ask() -> Sequence[Record]:
+            return client.records(topic, after=cursor, max=most).records
+
+        page = patiently(ask, self.reading.patience_s)
+        if not page:
+            self._kept(client, topic, {}, left)
+            page = patiently(ask, self.reading.patience_s)
+        return page
+
+    def _kept(
+        self, client: Admin, topic: str, since: Mapping[int, int], until: Mapping[int, int] | None = None
+    ) -> Kept:
+        """`since`: offsets that must be kept; `until`: ends that the partitions had, if they are further."""
+
+        def ask() -> Kept:
+            try:
+                raw = client.topic(topic).raw
+            except UnknownTopic:
+                raw = {"trouble": None, "start_offsets": (), "end_offsets": ()}
+            kept = list(zip(raw["start_offsets"], raw["end_offsets"], strict=True))
+            if not kept and raw["trouble"]:
+                raise Unavailable(f"topic {topic} cannot be read now: {raw['trouble']}")
+            for partition, offset in (since if until is None else until).items():
+                if partition >= len(kept) or kept[partition][1] < offset:
+                    raise Unavailable(
+                        f"partition {partition} of topic {topic} ends before offset {offset}, which it had: if the "
+                        "topic was made again, begin with a new checkpoint"
+                    )
+            return kept
+
+        kept = patiently(ask, self.reading.patience_s)
+        for partition, offset in since.items():
+            if offset < (start := kept[partition][0]):
+                raise JobFailed(
+                    f"records {offset} to {start - 1} of partition {partition} of topic {topic} were deleted before "
+                    "they were read. To go on without them, begin with a new checkpoint and say startingOffsets"
+                )
+        return kept
+
+
+class DeliveryTable(DataSourceReader):
+    """All records up to the present ends."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+
+    def partitions(self) -> Sequence[OffsetRanges]:
+        kept = self._deliveries.kept({})
+        end = {topic: {at: end for at, (_, end) in enumerate(of)} for topic, of in kept.items()}
+        return self._deliveries.tasks(self._deliveries.reading.first(kept), end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, OffsetRanges)
+        return self._deliveries.read(partition)
