@@ -1,5 +1,5 @@
 # duemq in a small image:   docker build -t duemq .   docker run -p 8787:8787 -v duemq:/data -e DUEMQ_HTTP__API_KEYS=… duemq
-# A whole cluster with Kafka and ZooKeeper: compose.yaml. What it needs of its surroundings: docs/operations.md, "In a container".
+# A whole cluster with Kafka and ZooKeeper: compose.yaml. What it needs of its surroundings: docs/operate/operations.md, "In a container".
 FROM python:3.11-slim AS build
 # A top-level folder called `wheel` must not shadow the distribution of that name.
 ENV PYTHONSAFEPATH=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

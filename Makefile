@@ -112,7 +112,7 @@ fuzz: install-dev ## fuzz with requests from the OpenAPI document, raw bytes, an
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_http --minutes "$(MINUTES)" --seed "$(SEED)"
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_decoders --minutes "$(MINUTES)" --seed "$(SEED)"
 
-bench: install-dev ## measure the figures of docs/benchmarks.md (about ten minutes)
+bench: install-dev ## measure the figures of docs/explain/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)
 
 dist: install-dev ## build and check wheels and source distributions of the three packages, into dist/

@@ -380,7 +380,7 @@ def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,
     on: str = "embedded",
 ) -> "list[Step]":
-    """Every figure of docs/benchmarks.md except those of the far future, with a summary against the targets."""
+    """Every figure of docs/explain/benchmarks.md except those of the far future, with a summary against the targets."""
     from duemq.bench.plans import kafka, plan
     from duemq.bench.system.system import LAYOUTS
 

@@ -126,7 +126,7 @@ def import_file(
 def far(
     quick: Annotated[bool, typer.Option("--quick", help="Some hundred thousand messages: a smoke test.")] = False,
 ) -> "list[Step]":
-    """Every figure of the far future in docs/benchmarks.md: pending, find, load, wheel and import."""
+    """Every figure of the far future in docs/explain/benchmarks.md: pending, find, load, wheel and import."""
     from duemq.bench.plans.far import everything
 
     return everything(quick)
@@ -166,7 +166,7 @@ def report(
     figures: Annotated[list[Path], typer.Argument(help="Files written by --json; a later one takes precedence.")],
     into: Annotated[Path | None, typer.Option(help="Put the tables into this page, between its marks.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw how the cost of pending messages grows (.png).")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write one row per figure, as in docs/benchmarks/.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row per figure, as in docs/explain/benchmarks/.")] = None,
 ) -> None:
     """Write Markdown tables, data and a picture from earlier figures.
 

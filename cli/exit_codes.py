@@ -1,4 +1,4 @@
-"""Exit codes of `duemq`. Scripts depend on them; `docs/cli.md` and `duemq --help` list them."""
+"""Exit codes of `duemq`. Scripts depend on them; `docs/reference/cli.md` and `duemq --help` list them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The Python SDK: `Client` to send and read, `Admin` for operators; `AsyncClient` and `AsyncAdmin` for asyncio. See
-`docs/sdk.md`."""
+`docs/guides/sdk.md`."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""duemq holds Dramatiq messages that have a delay. See `docs/dramatiq.md`.
+"""duemq holds Dramatiq messages that have a delay. See `docs/guides/dramatiq.md`.
 
     dramatiq.set_broker(broker := RedisBroker())
     duemq.client.dramatiq.install(broker, url="http://127.0.0.1:8787")

@@ -12,7 +12,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Schedules, moves and cancels messages of duemq with Kafka's own client. See docs/kafka.md.
+ * Schedules, moves and cancels messages of duemq with Kafka's own client. See docs/guides/kafka.md.
  *
  * <pre>
  * javac -cp "libs/*" KafkaClient.java

@@ -1,4 +1,4 @@
-"""Celery tasks with an eta, held by duemq. Needs a running duemq and a Redis; docs/celery.md explains it.
+"""Celery tasks with an eta, held by duemq. Needs a running duemq and a Redis; docs/guides/celery.md explains it.
 
 pip install 'duemq[celery]' 'celery[redis]'
 celery -A celery_app worker

@@ -4,7 +4,7 @@
     python consumer.py --bootstrap localhost:9092
 
 Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It creates a topic, sends
-six orders to it and consumes them. See docs/consumers.md.
+six orders to it and consumes them. See docs/guides/consumers.md.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Dramatiq messages with a delay, held by duemq. Needs a running duemq and a Redis; docs/dramatiq.md explains it.
+"""Dramatiq messages with a delay, held by duemq. Needs a running duemq and a Redis; docs/guides/dramatiq.md explains
+it.
 
 pip install 'duemq[dramatiq]' 'dramatiq[redis]'
 dramatiq dramatiq_app

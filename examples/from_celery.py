@@ -6,7 +6,7 @@
 
 A worker that gets a task with an eta keeps it in the hash `unacked`; those that no worker has yet are in the lists of
 their queues. Payloads are those of `duemq.client.celery`, so its relay runs the tasks. Redis is only read.
-docs/pipeline/migrate.md has the steps.
+docs/guides/pipeline/migrate.md has the steps.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python from_rabbitmq.py get.json --taken-at 2026-11-22T05:18:00Z --ttl 600000 --to reminders
 
 Files are what `rabbitmq_delayed.erl` writes of the delayed-message exchange, and what the management API answers to
-`get`. docs/pipeline/migrate.md has the steps.
+`get`. docs/guides/pipeline/migrate.md has the steps.
 """
 
 from __future__ import annotations

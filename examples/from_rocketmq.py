@@ -3,7 +3,7 @@
     python from_rocketmq.py timer.jsonl levels.jsonl --taken-at 2026-11-22T05:47:00Z
 
 Files are lines of `mqadmin exportMessage` or of `RocketMqExport.java`. The topics they come from are logs: they also
-hold messages that were delivered, cancelled or delayed again. docs/pipeline/migrate.md has the steps.
+hold messages that were delivered, cancelled or delayed again. docs/guides/pipeline/migrate.md has the steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The usual questions about a history, to copy and adapt: DataFrame in, DataFrame out.
 
 Run as a program it prints the answers: `pip install 'duemq[spark]'`, `python history_questions.py FOLDER [ID]`. Frames
-are those of `HistoryTable.read`; docs/pipeline/history.md has their columns.
+are those of `HistoryTable.read`; docs/guides/pipeline/history.md has their columns.
 """
 
 from __future__ import annotations

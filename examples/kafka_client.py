@@ -3,7 +3,7 @@
     pip install aiokafka
     python kafka_client.py --bootstrap localhost:9092 --topic orders
 
-Needs a running duemq on that Kafka, and (if it does not create topics itself) the topic. See docs/kafka.md.
+Needs a running duemq on that Kafka, and (if it does not create topics itself) the topic. See docs/guides/kafka.md.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     pip install 'duemq[consumer]'
     python lag.py --bootstrap localhost:9092 --topic orders --group billing
 
-Needs a Kafka; the topic is created if it is missing. See docs/lag.md.
+Needs a Kafka; the topic is created if it is missing. See docs/operate/lag.md.
 """
 
 import argparse

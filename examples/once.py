@@ -5,7 +5,7 @@
 
 Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It creates a topic, and
 its memory ends with the program. For many processes, use Redis: `--redis redis://localhost:6379`. See
-docs/idempotency.md.
+docs/guides/idempotency.md.
 """
 
 import argparse

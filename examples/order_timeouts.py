@@ -5,7 +5,7 @@
 
 Needs a running duemq: `make run`, or `duemq serve`. Set DUEMQ_URL if it is not at http://127.0.0.1:8787. The program
 places four orders that have three seconds to be paid. One is paid in time, and one too late. A fifth time-out cannot be
-parsed by any worker. See docs/sdk.md.
+parsed by any worker. See docs/guides/sdk.md.
 """
 
 import time

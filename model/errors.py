@@ -25,7 +25,7 @@ class DuemqError(Exception):
 
 
 class Rejected(DuemqError):
-    """A request refused with a stable, machine-readable `code` (see `docs/api.md`).
+    """A request refused with a stable, machine-readable `code` (see `docs/reference/api.md`).
 
     `field` is the field at fault, if there is one; `extra` are further members of the problem document,
     such as `delivered_at` of `already_delivered`.
@@ -47,7 +47,7 @@ class RejectedNow(Rejected):
 
 
 class BadDelayFile(Rejected):
-    """A file that cannot be imported (`docs/delay-files.md`).
+    """A file that cannot be imported (`docs/guides/delay-files.md`).
 
     `row`: the first wrong row, counted from 0; None if a whole column or the file is at fault. `missing`: the file does
     not exist or cannot be read, which may change.

@@ -114,9 +114,9 @@ An item with a `name` is answered like `PUT /v1/messages/{name}`, one with an `i
 key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
 `idempotency_conflict`. A batch can be repeated after `outcome_unknown` only if all items have one of them."""
 _IMPORT_FILE = """\
-The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/delay-files.md`. Without `sha256`,
-`size`, `window` and `rows` it is read and validated before the answer. It is imported as a whole or not at all, and
-once: a repeat of the same content gets the outcome of the first import."""
+The file holds messages of one 30-minute window (UTC), sorted by due time: see `docs/guides/delay-files.md`. Without
+`sha256`, `size`, `window` and `rows` it is read and validated before the answer. It is imported as a whole or not at
+all, and once: a repeat of the same content gets the outcome of the first import."""
 _LISTED = (
     Parameter("state", "In this state.", {"type": "string", "enum": list(imports.STATES)}),
     Parameter("below", "Whose path has this prefix.", {"type": "string"}),

@@ -9,7 +9,7 @@ Every plug promises:
 * Up to `concurrency` calls of `send` run at once and finish in any order. `send` never raises because of the other
   side. A cancelled call (the caller timed out) leaks nothing, but the message may have been sent.
 * A message has the same `id` each time it is sent, and the other side is given that id if it can drop repeats.
-* Key, headers and payload arrive byte for byte, as `docs/destinations.md` maps them.
+* Key, headers and payload arrive byte for byte, as `docs/guides/destinations.md` maps them.
 
 An outlet that is also a `Watcher` (`client/consumer/base.py`) is told which records were pulled and which have ended.
 """

@@ -36,7 +36,7 @@ class Memory:
 
 
 def open_store(path: Path, memory: Memory) -> Rdict:
-    """A database without write-ahead log: the buffer topic is its log (`docs/architecture.md`)."""
+    """A database without write-ahead log: the buffer topic is its log (`docs/explain/architecture.md`)."""
     table = _table()
     table.set_block_cache(memory.cache)
     table.set_cache_index_and_filter_blocks(True)

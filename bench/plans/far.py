@@ -57,7 +57,8 @@ def find_step(
 
 
 def everything(quick: bool) -> list[Step]:
-    """All figures of the far future in docs/benchmarks.md; `quick`: hundreds of thousands instead of millions."""
+    """All figures of the far future in docs/explain/benchmarks.md; `quick`: hundreds of thousands instead of
+    millions."""
     if quick:
         return [
             pending_step(50_000, days=1 / 24),

@@ -1,4 +1,5 @@
-"""The steps of `duemq bench all` on Kafka, and their targets; docs/benchmarks.md shows the plain ceiling, too."""
+"""The steps of `duemq bench all` on Kafka, and their targets; docs/explain/benchmarks.md shows the plain ceiling,
+too."""
 
 from duemq.bench.plans.plan import (
     Step,

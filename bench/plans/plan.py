@@ -167,7 +167,7 @@ def beside_bad_step(endpoints: int, rate: int, seconds: int) -> Step:
 
 
 def everything(quick: bool) -> list[Step]:
-    """All figures of the embedded bus in docs/benchmarks.md, in order; `quick`: a tenth of the messages."""
+    """All figures of the embedded bus in docs/explain/benchmarks.md, in order; `quick`: a tenth of the messages."""
     part = 10 if quick else 1
     seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
     cancels = {f"rate_{callers}": Target(rate, at_least=True) for callers, rate in ((1, 800), (8, 4_000), (64, 12_000))}

@@ -1,4 +1,4 @@
-"""Earlier figures (`--json`) as one table of data: `docs/benchmarks/` has such files."""
+"""Earlier figures (`--json`) as one table of data: `docs/explain/benchmarks/` has such files."""
 
 import csv
 from collections.abc import Iterable

@@ -79,5 +79,5 @@ def _risks(settings: Settings, role: Role) -> Iterator[Finding]:
     if role is not Role.SERVE and settings.zookeeper.acl == "open":
         yield warning(
             _SUBJECT, 'zookeeper.acl = "open": everyone with access to ZooKeeper may read the secret of the ids',
-            'set zookeeper.user, zookeeper.password and zookeeper.acl = "creator"; docs/cluster.md',
+            'set zookeeper.user, zookeeper.password and zookeeper.acl = "creator"; docs/operate/cluster.md',
         )  # fmt: skip

@@ -95,7 +95,9 @@ def judge_disk(path: Path, use: DiskUse, marks: Watermarks) -> Finding:
     level = marks.level(use, Watermark.FREE)
     detail = f"{use.percent:.0f} % of the disk of {path} is used, {use.free >> 20:,} MiB are free"
     if level is Watermark.REFUSE:
-        return error("disk", f"{detail}: new messages are refused", "make space: docs/operations.md#disk-space")
+        return error("disk", f"{detail}: new messages are refused", "make space: docs/operate/operations.md#disk-space")
     if level is not Watermark.FREE:
-        return warning("disk", f"{detail}: history is purged early", "make space: docs/operations.md#disk-space")
+        return warning(
+            "disk", f"{detail}: history is purged early", "make space: docs/operate/operations.md#disk-space"
+        )
     return ok("disk", detail)

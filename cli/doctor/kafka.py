@@ -91,7 +91,7 @@ async def _own_topic(brokers: Brokers, name: str, partitions: int | None, *, exp
     if about is None:
         return warning(
             "topics", f"{name} does not exist, or duemq's user may not describe it",
-            "nothing before the first start; after it: grant the rights that docs/cluster.md lists",
+            "nothing before the first start; after it: grant the rights that docs/operate/cluster.md lists",
         )  # fmt: skip
     if partitions is not None and about.partitions != partitions:
         return error(

@@ -58,12 +58,14 @@ def judge_server(
     if live.status_code != 200:
         yield error(_SUBJECT, f"{listen}: {_detail(live)}", "keep its log, and restart it")
     if ready.status_code != 200:
-        yield error(_SUBJECT, f"{listen} is not ready: {_detail(ready)}", "docs/operations.md#health-and-readiness")
+        yield error(
+            _SUBJECT, f"{listen} is not ready: {_detail(ready)}", "docs/operate/operations.md#health-and-readiness"
+        )
     elif shards := ready.json().get("shards"):
         yield warning(
             _SUBJECT,
             f"{listen} is ready, except for shards {', '.join(shards)}: {next(iter(shards.values()))['detail']}",
-            "docs/operations.md#health-and-readiness",
+            "docs/operate/operations.md#health-and-readiness",
         )
     else:
         yield ok(_SUBJECT, f"{listen} is ready")

@@ -42,7 +42,7 @@ def recover(
 
     For a shard that no node can lead: its ledger was deleted, or all replicas missed a part of it, or they wait for a
     lost file. Choose the node whose replica has come furthest: `duemq node ls --json` shows under `unfit` the entry
-    that each has reached. Refused if a live node has a current replica. See docs/operations.md.
+    that each has reached. Refused if a live node has a current replica. See docs/operate/operations.md.
     """
     from duemq.cli.settings.settings import Settings
     from duemq.delay.api.control_socket import ask_to_recover

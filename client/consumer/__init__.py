@@ -1,4 +1,4 @@
-"""Consumes topics of Kafka, with retries and dead letters through duemq. See docs/consumers.md."""
+"""Consumes topics of Kafka, with retries and dead letters through duemq. See docs/guides/consumers.md."""
 
 from importlib.util import find_spec
 

@@ -22,8 +22,8 @@ class BlockingConsumer:
     """A `Consumer` whose `run` blocks. At most `options.concurrency` handlers run at once, each in a thread.
 
     A handler that exceeds its timeout has failed and its message is retried, but a thread cannot be stopped: it keeps
-    running. Use timeouts in the handler, or be prepared for that (docs/idempotency.md). The timeout starts when a
-    thread starts on the message: while all threads hang, other messages wait without using up retries.
+    running. Use timeouts in the handler, or be prepared for that (docs/guides/idempotency.md). The timeout starts when
+    a thread starts on the message: while all threads hang, other messages wait without using up retries.
     """
 
     def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Exceptions of the SDK: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
+"""Exceptions of the SDK: one class per rejection code of `docs/reference/api.md`, all under
+`duemq.model.errors.DuemqError`.
 
 * `RejectedError` and its subclasses: the server refuses; sending the same again changes nothing.
 * `Unavailable`, `DiskFull`, `ClockOutOfBounds`, `RateLimited`: the server cannot accept it now; retry after

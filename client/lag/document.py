@@ -1,4 +1,4 @@
-"""Lag as JSON for programs. See docs/lag.md."""
+"""Lag as JSON for programs. See docs/operate/lag.md."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ class OwnLogs:
             raise TopicRefused(
                 f"topic {self._names.on_brokers(topic)!r} has the id {id_}, and that of cluster {self._cluster} has "
                 f"{self._stored.get(topic)}: it is another cluster's, or was recreated, mirrored or restored. Name "
-                "the right brokers in kafka.bootstrap. If the topic was lost, see docs/operations.md, Lost topics."
+                "the right brokers in kafka.bootstrap. If the topic was lost, see "
+                "docs/operate/operations.md, Lost topics."
             )
 
     async def watch(self, bus: Bus) -> None:

@@ -308,7 +308,7 @@ class Replica:
         self.read_to, self.has_followed = min(self.read_to, ledger_offset), False
         return ForeignLog(
             f"shard {self.shard}: two clusters have written to its ledger: {what}, at offset {ledger_offset}. Stop the "
-            "other one; then see docs/operations.md, Two clusters on the same topics."
+            "other one; then see docs/operate/operations.md, Two clusters on the same topics."
         )
 
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:

@@ -211,7 +211,7 @@ class KafkaServers(Ensemble):
             # machine.
             "broker.session.timeout.ms": "3000" if several else "6000",
             "broker.heartbeat.interval.ms": "500",
-            "transaction.max.timeout.ms": "60000",  # see docs/kafka.md
+            "transaction.max.timeout.ms": "60000",  # see docs/guides/kafka.md
             "log.cleaner.dedupe.buffer.size": str(4 << 20),  # 128 MiB of heap by default
             "log.segment.bytes": str(256 << 20),
             "num.network.threads": "2",

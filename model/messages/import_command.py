@@ -1,7 +1,7 @@
 """The command to import a file of many messages, and the words for its outcome.
 
-The writer of such a file (docs/delay-files.md) appends one record for it to a partition of the buffer topic. Its only
-duemq header is `duemq-import`, a JSON object with the fields of `ImportCommand`:
+The writer of such a file (docs/guides/delay-files.md) appends one record for it to a partition of the buffer topic. Its
+only duemq header is `duemq-import`, a JSON object with the fields of `ImportCommand`:
 
     {"path": "/shared/orders.parquet", "sha256": "5d1c…", "size": 81234567, "window": 1795264200000, "rows": 1000000}
 

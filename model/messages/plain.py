@@ -13,7 +13,7 @@
 The payload of a change by name is its caller, if a proxy wrote it (model/callers/caller.py).
 
 Relative times count from the moment the log appended the record. The meaning of a record depends only on the record and
-its shard, not on settings, so every replica agrees. `docs/kafka.md` is for users.
+its shard, not on settings, so every replica agrees. `docs/guides/kafka.md` is for users.
 
 Two rules depend on more: the zones of the machine, and how early a time may be, which older versions did not check. The
 master decides by them; a reader with `judged` accepts its decision (docs/adr/0060-times-that-are-meant.md).

@@ -1,7 +1,7 @@
 """Writing delay files with Spark, and saying what each of them is.
 
 Spark's own Parquet writer is the fast way. The settings below make of its files what duemq can link as they are:
-`storage/delay_files/columns.py`, docs/delay-files.md.
+`storage/delay_files/columns.py`, docs/guides/delay-files.md.
 """
 
 from __future__ import annotations

@@ -23,5 +23,6 @@ def stage_of(spark: SparkSession, place: str | Path, job: str) -> Stage:
         return ObjectStage.of(spark, uri, job)
     raise BadInput(
         f"{place} cannot be a stage: nodes take no files in from {scheme}:. It must be a folder that driver, executors "
-        "and nodes see under one path, or s3a://BUCKET/PREFIX. Without either: duemq spark send, docs/pipeline/send.md"
+        "and nodes see under one path, or s3a://BUCKET/PREFIX. Without either: duemq spark send, "
+        "docs/guides/pipeline/send.md"
     )

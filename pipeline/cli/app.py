@@ -16,7 +16,7 @@ app = typer.Typer(
 
 @app.callback()
 def spark() -> None:
-    """Schedule in bulk, audit, forecast and more, with PySpark (docs/pipeline.md).
+    """Schedule in bulk, audit, forecast and more, with PySpark (docs/guides/pipeline.md).
 
     On this machine's cores, unless --master or spark-submit says otherwise.
     """

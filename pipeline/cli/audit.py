@@ -92,7 +92,7 @@ def audit(
     Reads buffer, ledger, topics and dead letters, lists each violation (lost, twice, early, delivered after a won
     cancel, and more), measures lateness, and writes tables (Parquet) and a report (HTML). Ends with 0 where the logs
     are clean, with 1 where they are violated, or more cannot be known than --strict allows, and
-    with 9 where the audit failed (docs/pipeline/audit.md).
+    with 9 where the audit failed (docs/guides/pipeline/audit.md).
     """
     from duemq.model.timing import parse_instant
 

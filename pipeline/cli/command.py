@@ -1,8 +1,8 @@
 """What the commands of `duemq spark` share: options, how a session is had, how progress and errors are told.
 
-Exit codes are those of `duemq` (docs/cli.md): 1 for a failure and for an audit that found violations, 2 for a command
-that was not understood, 7 where the server refused, 8 where it cannot be reached. An audit or forecast that fails ends
-with 9, whatever the failure is: 1 is a verdict there.
+Exit codes are those of `duemq` (docs/reference/cli.md): 1 for a failure and for an audit that found violations, 2 for a
+command that was not understood, 7 where the server refused, 8 where it cannot be reached. An audit or forecast that
+fails ends with 9, whatever the failure is: 1 is a verdict there.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def forecast(
             "--capacity",
             metavar="N|FILE",
             help="Messages per second that can be delivered, or what `duemq bench steady --json FILE` wrote.",
-            show_default="10000, the steady figure of docs/benchmarks.md",
+            show_default="10000, the steady figure of docs/explain/benchmarks.md",
         ),
     ] = None,
     hot: Annotated[int, typer.Option("--hot", min=1, max=10_000, help="How many hot seconds to name.")] = 10,

@@ -10,7 +10,7 @@ import orjson
 
 from duemq.pipeline.errors import BadInput
 
-MEASURED: Final = 10_000.0  # docs/benchmarks.md, Steady: the rate that was asked for and held
+MEASURED: Final = 10_000.0  # docs/explain/benchmarks.md, Steady: the rate that was asked for and held
 
 
 class Capacity(NamedTuple):
@@ -21,12 +21,13 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(text: str | None) -> Capacity:
-    """A number, the path of what `duemq bench steady --json FILE` wrote, or None for what docs/benchmarks.md says.
+    """A number, the path of what `duemq bench steady --json FILE` wrote, or None for what docs/explain/benchmarks.md
+    says.
 
     Raises BadInput.
     """
     if text is None:
-        return Capacity(MEASURED, "the steady figure of docs/benchmarks.md, two cores")
+        return Capacity(MEASURED, "the steady figure of docs/explain/benchmarks.md, two cores")
     try:
         rate = float(text.replace(",", "").replace("_", ""))
     except ValueError:

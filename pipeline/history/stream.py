@@ -232,6 +232,6 @@ def _reason(error: Exception) -> str:
     if "failOnDataLoss" in text or "data may have been lost" in text or "may have been missed" in text:
         return (
             "Kafka has dropped records that were not read yet (retention, or a topic that was deleted or made anew): "
-            f"see docs/pipeline/history.md, What stops it. {sentence}"
+            f"see docs/guides/pipeline/history.md, What stops it. {sentence}"
         )
     return sentence

@@ -1,4 +1,4 @@
-"""What a record of a plain Kafka client asks for, read by the rules of `docs/kafka.md`.
+"""What a record of a plain Kafka client asks for, read by the rules of `docs/guides/kafka.md`.
 
 This is a second reader beside the server's: the audit judges by it what the server made of such a record, so it shares
 no code with it. `tests/unit/pipeline/test_plain_records.py` holds both to one table of records, written by hand.

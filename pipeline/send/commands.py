@@ -1,5 +1,5 @@
-"""Rows as records of a plain Kafka client in the buffer topic (docs/kafka.md), for Spark's own Kafka sink; or as the
-columns that `format("duemq")` writes.
+"""Rows as records of a plain Kafka client in the buffer topic (docs/guides/kafka.md), for Spark's own Kafka sink; or as
+the columns that `format("duemq")` writes.
 
 The sink writes each row at least once. A shard knows a name once, and a name has one shard: so each row is one message.
 """

@@ -36,7 +36,7 @@ def workers(spark: SparkSession, tasks: int) -> list[SparkWorker]:
     except PySparkException as error:
         lines = [line for line in str(error).splitlines() if _PYTHON_ERROR.match(line.strip())] or [str(error)]
         raise SparkUnavailable(
-            f"the executors cannot run duemq: {lines[-1].strip()[:500]} (docs/pipeline.md, On a cluster)"
+            f"the executors cannot run duemq: {lines[-1].strip()[:500]} (docs/guides/pipeline.md, On a cluster)"
         ) from error
     return sorted((SparkWorker(**row.asDict()) for row in rows), key=lambda worker: worker.executor)
 

@@ -62,7 +62,8 @@ def fetch(spark: SparkSession) -> None:
                 why = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
                 raise SparkUnavailable(
                     f"Spark's Kafka connector cannot be fetched ({package}: {why.splitlines()[0]}). Put its "
-                    f"jars into a folder, and name that in {JARS_VARIABLE}: docs/pipeline.md, The Kafka connector"
+                    f"jars into a folder, and name that in {JARS_VARIABLE}: "
+                    "docs/guides/pipeline.md, The Kafka connector"
                 ) from error
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class DuemqSource(DataSource):
     """`spark.read.format("duemq")`: messages that are pending or ended, dead letters, and deliveries.
     `spark.readStream.format("duemq")`: deliveries. `df.write.format("duemq")`, `df.writeStream.format("duemq")`: rows
-    become messages. docs/pipeline/spark_source.md has the options.
+    become messages. docs/guides/pipeline/spark_source.md has the options.
 
     Executors need duemq, and have to reach the server.
     """

@@ -1,4 +1,4 @@
-"""The columns that are written: those of a delay file (docs/delay-files.md), with a name for each row."""
+"""The columns that are written: those of a delay file (docs/guides/delay-files.md), with a name for each row."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
         what = "key"
         key = None if row.get("key") is None else row["key"].decode()
     except UnicodeDecodeError:
-        return f"{what}: is not UTF-8, which HTTP cannot say: send it through Kafka (docs/pipeline/send.md)"
+        return f"{what}: is not UTF-8, which HTTP cannot say: send it through Kafka (docs/guides/pipeline/send.md)"
     headers, labels = _headers(row.get("headers")), row.get("labels") or None
     if isinstance(headers, str):
         return headers

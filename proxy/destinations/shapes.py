@@ -26,7 +26,7 @@ Start = Annotated[
     Literal["last", "first"],
     Field(description="For new topics: from now on, or from the oldest kept record on."),
 ]
-Options = Annotated[dict[str, Any], Field(description="Those of its system: see docs/destinations.md.")]
+Options = Annotated[dict[str, Any], Field(description="Those of its system: see docs/guides/destinations.md.")]
 
 
 class RetryRule(Closed):

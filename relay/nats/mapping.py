@@ -1,4 +1,4 @@
-"""Maps a message to NATS: a subject, and headers of text; see `docs/destinations.md`."""
+"""Maps a message to NATS: a subject, and headers of text; see `docs/guides/destinations.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps a message to AMQP 0-9-1: a routing key, properties and a table of headers; see `docs/destinations.md`."""
+"""Maps a message to AMQP 0-9-1: a routing key, properties and a table of headers; see `docs/guides/destinations.md`."""
 
 from __future__ import annotations
 

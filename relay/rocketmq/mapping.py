@@ -1,4 +1,4 @@
-"""Maps a message to RocketMQ: a body, text properties, keys, a tag; see `docs/destinations/rocketmq.md`."""
+"""Maps a message to RocketMQ: a body, text properties, keys, a tag; see `docs/guides/destinations/rocketmq.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of delay files from other writers, and duemq's own form of them (docs/delay-files.md).
+"""The columns of delay files from other writers, and duemq's own form of them (docs/guides/delay-files.md).
 
 Spark, pandas, polars and DuckDB write the same column in slightly different types: large, view and dictionary-encoded
 ones, maps or lists of structs, nullable or not. Here they are converted to the types of `SCHEMA`.

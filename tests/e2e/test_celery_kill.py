@@ -83,7 +83,8 @@ def test_nothing_is_held_twice_or_lost_where_duemq_is_killed_while_tasks_are_sen
 
 
 def test_held_tasks_cost_the_workers_nothing(tmp_path: Path) -> None:
-    """The measurement of docs/celery.md, on a small scale: each of so many costs a worker 8.5 KiB without duemq."""
+    """The measurement of docs/guides/celery.md, on a small scale: each of so many costs a worker 8.5 KiB without
+    duemq."""
     figures = measure(tmp_path / "site", 2000, held=True, singles=100)
     assert figures["workers_grew_mib"] < 20, figures
     assert figures["pending_after_kill"] == 2000, figures

@@ -64,7 +64,7 @@ def test_an_example_runs_with_just_the_packages_that_it_names(
         for word in named[1].split()
     ]
     programs = make_environment(tmp_path / "venv", requirements)
-    if example.name != "order_timeouts.py":  # the others need brokers; docs/consumers.md and others run them
+    if example.name != "order_timeouts.py":  # the others need brokers; docs/guides/consumers.md and others run them
         code = f"import runpy; runpy.run_path({str(example)!r}, run_name='example')"
         imported = run([programs / "python", "-P", "-c", code])
         assert imported.returncode == 0, imported.stderr

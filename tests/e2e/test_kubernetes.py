@@ -1,5 +1,6 @@
-"""The steps of docs/kubernetes.md, with a kubelet of the tests: it starts the containers of the rendered manifests on a
-real Kafka and ZooKeeper, asks their probes, and replaces them one by one while messages are sent and delivered.
+"""The steps of docs/operate/kubernetes.md, with a kubelet of the tests: it starts the containers of the rendered
+manifests on a real Kafka and ZooKeeper, asks their probes, and replaces them one by one while messages are sent and
+delivered.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_one_process_keeps_its_messages_when_its_settings_change(helm: Helm, folder: Path) -> None:
-    page = PageBlocks("kubernetes.md", "One process")
+    page = PageBlocks("operate/kubernetes.md", "One process")
     values = yaml.safe_load(page.take("yaml"))
     with Site(folder) as site:
         site.apply(helm.render(values))
@@ -152,7 +153,7 @@ def test_one_process_keeps_its_messages_when_its_settings_change(helm: Helm, fol
 def test_the_page_is_followed_and_pods_are_killed_and_rolled_while_messages_go_through(
     helm: Helm, kafka: KafkaServers, zookeeper: ZooKeeperServers, folder: Path
 ) -> None:
-    page = PageBlocks("kubernetes.md", "Install")
+    page = PageBlocks("operate/kubernetes.md", "Install")
     with counting_endpoint() as (url, received), Site(folder) as site:
         servers: dict[str, Any] = {
             "cluster": f"helm-{folder.name}",
@@ -176,7 +177,7 @@ def test_the_page_is_followed_and_pods_are_killed_and_rolled_while_messages_go_t
 
             before = [pod for pods in site.pods.values() for pod in pods]
             servers["log_level"] = "debug"
-            site.apply(installed(PageBlocks("kubernetes.md", "Install"), helm, servers, "mail"))
+            site.apply(installed(PageBlocks("operate/kubernetes.md", "Install"), helm, servers, "mail"))
             assert {pod.name for pod in site.ended} == {pod.name for pod in before}
             assert {pod.name: pod.exit_code for pod in site.ended} == dict.fromkeys((pod.name for pod in before), 0)
             sender.send_more(50)

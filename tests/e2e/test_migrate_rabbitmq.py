@@ -1,4 +1,4 @@
-"""docs/migrate-rabbitmq.md as somebody who changes over follows it, with its examples, on a real RabbitMQ."""
+"""docs/guides/migrate-rabbitmq.md as somebody who changes over follows it, with its examples, on a real RabbitMQ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.e2e.page_blocks import PageBlocks
 from tests.e2e.server import BIN, Server, environment, wait_for
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 
-PAGE: Final = "migrate-rabbitmq.md"
+PAGE: Final = "guides/migrate-rabbitmq.md"
 BODY: Final = bytes(range(256))
 _NUMBERS: Final = count()
 pytestmark = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]

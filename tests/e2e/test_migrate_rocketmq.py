@@ -1,4 +1,4 @@
-"""The steps of `docs/migrate-rocketmq.md`, copied out of it and followed; consumers are RocketMQ's own."""
+"""The steps of `docs/guides/migrate-rocketmq.md`, copied out of it and followed; consumers are RocketMQ's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.rocketmq.server import RocketMQServer
 
 pytestmark = [pytest.mark.slow]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "migrate-rocketmq.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "migrate-rocketmq.md").read_text()
 BODY = bytes(range(256))
 LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
 WITHIN_S = 120.0

@@ -1,4 +1,4 @@
-"""What a message takes on Kafka and on a node is what docs/operations.md has operators reckon with."""
+"""What a message takes on Kafka and on a node is what docs/operate/operations.md has operators reckon with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.dev.cluster.cluster import LocalCluster
 from tests.e2e.server import wait_for
 from tests.support.servers.real_servers import need_servers
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "operate" / "operations.md").read_text()
 MESSAGES, PAYLOAD = 5_000, 600
 KEY, TOPIC = "order-1234", "orders"
 

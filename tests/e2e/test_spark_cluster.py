@@ -1,4 +1,4 @@
-"""The built wheel on a standalone Spark of a master and two workers, by spark-submit (docs/pipeline.md)."""
+"""The built wheel on a standalone Spark of a master and two workers, by spark-submit (docs/guides/pipeline.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of docs/glossary.md: where a word was replaced, its old form does not come back."""
+"""The words of docs/reference/glossary.md: where a word was replaced, its old form does not come back."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ def test_no_old_setting_path_metric_or_command_is_left() -> None:
 
 
 def test_the_glossary_has_at_most_sixty_words() -> None:
-    words = re.findall(r"^\| \*\*", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    words = re.findall(r"^\| \*\*", (ROOT / "docs/reference/glossary.md").read_text(), re.MULTILINE)
     assert 0 < len(words) <= 60

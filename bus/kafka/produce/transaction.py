@@ -43,7 +43,8 @@ class KafkaCommitter:
     """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are for messages. `written`:
     see `Bus.committer`. `v2`: see `uses_v2`.
 
-    After any error it refuses further commits. Its states are a table: `states.py`, drawn in `docs/states.md`.
+    After any error it refuses further commits. Its states are a table: `states.py`, drawn in
+    `docs/reference/states.md`.
     """
 
     def __init__(

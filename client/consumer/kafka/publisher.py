@@ -1,4 +1,4 @@
-"""Sends messages back through duemq's buffer topic, which any Kafka client may write to (docs/kafka.md).
+"""Sends messages back through duemq's buffer topic, which any Kafka client may write to (docs/guides/kafka.md).
 
 Each has a name made from the record that the handler had. So a consumer that died between sending a message back and
 committing may send it again: duemq delivers one of the two. No client can use such a name (`model/messages/names.py`).

@@ -16,7 +16,7 @@ from duemq.client.http.values import Cluster, FileImport
 class AsyncAdmin(AsyncClient):
     """A client that also operates duemq: dead letters, jobs, imports, cluster, destinations, keys and trail.
 
-    Arguments and errors: as of `AsyncClient`. The API key needs the scope of each call (docs/security.md).
+    Arguments and errors: as of `AsyncClient`. The API key needs the scope of each call (docs/operate/security.md).
     """
 
     def dlq(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
@@ -38,8 +38,8 @@ class AsyncAdmin(AsyncClient):
     async def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Start a bulk job: "redrive", "purge", "cancel", "move", "move-with-expiry" or "deliver-now".
 
-        `fields`: see docs/dead-letters.md. With `dry_run=True` no message is changed, and `total` is the number of
-        messages that the job would apply to.
+        `fields`: see docs/guides/dead-letters.md. With `dry_run=True` no message is changed, and `total` is the number
+        of messages that the job would apply to.
         """
         return await self._run(operations.begin_job({"kind": kind, **fields}))
 

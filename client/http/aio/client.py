@@ -32,7 +32,7 @@ class AsyncClient(AsyncSession):
     and `key_file` the client's certificate. They are read again when they change. Raises `ValueError` for a URL that
     cannot be a server's, `BadConfig` for files that cannot be used. After a fork, parent and child may both use the
     client.
-    `retries`: how often a single call is repeated if it had no effect, or repeating is harmless (docs/sdk.md).
+    `retries`: how often a single call is repeated if it had no effect, or repeating is harmless (docs/guides/sdk.md).
     Every method raises `Unreachable` without an answer, `Unavailable` if the server cannot serve now, and a
     `RejectedError` (one class per code) if the answer is no.
     """
@@ -80,7 +80,7 @@ class AsyncClient(AsyncSession):
 
     async def story(self, message_id: Text) -> dict[str, Any]:
         """Return a message's story after its delivery: `place` in its topic, and `readers`, each with `state`, `events`
-        and `retry`, as in the API (docs/api.md, "Story")."""
+        and `retry`, as in the API (docs/reference/api.md, "Story")."""
         return await self._run(operations.story(message_id))
 
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:

@@ -17,7 +17,7 @@ from duemq.client.http.values import Cluster, FileImport
 class Admin(Client):
     """A client that also operates duemq: dead letters, jobs, imports, cluster, destinations, keys and trail.
 
-    Arguments and errors: as of `Client`. The API key needs the scope of each call (docs/security.md).
+    Arguments and errors: as of `Client`. The API key needs the scope of each call (docs/operate/security.md).
     """
 
     def dlq(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
@@ -39,8 +39,8 @@ class Admin(Client):
     def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Start a bulk job: "redrive", "purge", "cancel", "move", "move-with-expiry" or "deliver-now".
 
-        `fields`: see docs/dead-letters.md. With `dry_run=True` no message is changed, and `total` is the number of
-        messages that the job would apply to.
+        `fields`: see docs/guides/dead-letters.md. With `dry_run=True` no message is changed, and `total` is the number
+        of messages that the job would apply to.
         """
         return self._run(operations.begin_job({"kind": kind, **fields}))
 

@@ -1,8 +1,8 @@
 """Where records are: in the partition of their key, and in the order of their due times.
 
-A shard delivers in the order of its keys: due time, then offset, then row (docs/architecture.md). Records with one key
-are in one partition, so they stand in it in that order; but a message that was accepted when the other one had left
-already comes behind it, and a message that was moved or put off has another key than its id says.
+A shard delivers in the order of its keys: due time, then offset, then row (docs/explain/architecture.md). Records with
+one key are in one partition, so they stand in it in that order; but a message that was accepted when the other one had
+left already comes behind it, and a message that was moved or put off has another key than its id says.
 """
 
 from __future__ import annotations

@@ -184,5 +184,5 @@ def need(spark: SparkSession, name: str, class_name: str, package: str) -> None:
     except Py4JJavaError as error:
         raise BadInput(
             f"Spark has no package for {name}: say --conf spark.jars.packages={package}, or put its jars into the "
-            f"folder {JARS_VARIABLE} (docs/pipeline/history.md, Formats)"
+            f"folder {JARS_VARIABLE} (docs/guides/pipeline/history.md, Formats)"
         ) from error

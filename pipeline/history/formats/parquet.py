@@ -11,7 +11,7 @@ instead: one table per query, its files cannot be merged, and other readers see 
 
 A merged folder appears by one rename, and from then on what it holds does not count elsewhere, although its sources
 are removed after that: whoever lists the folders once, and leaves out those that another one holds (`batches.py`; for
-SQL see docs/pipeline/history.md), reads each row once at any moment.
+SQL see docs/guides/pipeline/history.md), reads each row once at any moment.
 """
 
 from __future__ import annotations

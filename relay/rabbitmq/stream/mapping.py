@@ -1,4 +1,4 @@
-"""Maps a message to a stream: the sections of AMQP 1.0; see `docs/destinations/rabbitmq.md`."""
+"""Maps a message to a stream: the sections of AMQP 1.0; see `docs/guides/destinations/rabbitmq.md`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def unsound_beside_a_master(world: World) -> None:
         await world.until(lambda node=node: _is_fit(world, node), f"{node.name} to copy shard {shard} of the master")  # type: ignore[misc]
     assert await _is_unfit(world, stopped, shard, "is stopped")
     await asyncio.to_thread(stopped.process.stop)
-    shutil.rmtree(_folder(stopped, shard))  # as docs/cluster.md says
+    shutil.rmtree(_folder(stopped, shard))  # as docs/operate/cluster.md says
     await world.start(stopped)
     await world.deliver_again(now_ms() + _AFTER_MS)
 

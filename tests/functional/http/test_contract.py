@@ -1,4 +1,5 @@
-"""The HTTP contract of `docs/api.md` against a real server, and against a proxy: what only the whole system can show.
+"""The HTTP contract of `docs/reference/api.md` against a real server, and against a proxy: what only the whole system
+can show.
 
 Codes and shapes of single answers are in `tests/unit/http/test_http.py`.
 """

@@ -277,9 +277,9 @@ def test_what_is_accepted_is_what_comes_in_by_http(tmp_path_factory: pytest.Temp
         assert error.row == first_refused, error
 
 
-# --- docs/delay-files.md ----------------------------------------------------------------------------------------------
+# --- docs/guides/delay-files.md ---------------------------------------------------------------------------------------
 
-PAGE = (Path(__file__).parents[3] / "docs" / "delay-files.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "delay-files.md").read_text()
 
 
 def test_the_example_in_the_docs_writes_what_is_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

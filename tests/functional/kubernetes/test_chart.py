@@ -174,7 +174,9 @@ def test_a_change_of_the_settings_restarts_the_pods_and_nothing_else_does(helm: 
 
 
 def test_each_block_of_values_in_the_page_is_taken(helm: Helm) -> None:
-    blocks = re.findall(r"(?ms)^( *)```yaml\n(.*?)^\1```$", (CHART.parents[2] / "docs" / "kubernetes.md").read_text())
+    blocks = re.findall(
+        r"(?ms)^( *)```yaml\n(.*?)^\1```$", (CHART.parents[2] / "docs" / "operate" / "kubernetes.md").read_text()
+    )
     assert len(blocks) == 4
     for _, block in blocks:
         values = yaml.safe_load(dedent(block))

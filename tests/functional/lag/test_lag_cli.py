@@ -160,5 +160,5 @@ def test_the_example_says_what_its_page_says(kafka: KafkaServers) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     lines = re.sub(r"[\d.]+ s old", "0.2 s old", ended.stdout.replace("lag-example-group", "billing")).splitlines()
-    page = (root / "docs" / "lag.md").read_text()
+    page = (root / "docs" / "operate" / "lag.md").read_text()
     assert len(lines) == 4 and "\n".join(f"# {line}" for line in lines) in page

@@ -257,7 +257,7 @@ def test_merged_parquet_is_read_right_by_the_sql_of_the_page(spark: SparkSession
     assert ds.dataset(files).count_rows() == 80, "a pattern finds each row twice"
 
     sql = (
-        (Path(__file__).parents[3] / "docs/pipeline/history.md")
+        (Path(__file__).parents[3] / "docs/guides/pipeline/history.md")
         .read_text()
         .partition("```sql\n")[2]
         .partition("```")[0]

@@ -193,7 +193,7 @@ class HttpSite:
 
 
 def received_of(request: HttpRequest) -> Received:
-    """A message as a receiver reads it, who knows docs/destinations.md."""
+    """A message as a receiver reads it, who knows docs/guides/destinations.md."""
     key: bytes | None = None
     if (encoded := request.all("duemq-key-base64")) != []:
         key = b64decode(encoded[0])

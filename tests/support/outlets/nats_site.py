@@ -30,7 +30,7 @@ def nats_outlet(
 
 
 def read_headers(lines: bytes) -> list[tuple[str, bytes | None]]:
-    """The headers of the wire, in their order, with what `docs/destinations.md` encodes decoded."""
+    """The headers of the wire, in their order, with what `docs/guides/destinations.md` encodes decoded."""
     read: list[tuple[str, bytes | None]] = []
     for line in lines.split(b"\r\n")[1:]:
         if line:

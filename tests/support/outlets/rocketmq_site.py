@@ -53,7 +53,7 @@ class RocketMQSite:
 
 
 def as_received(stored: Stored) -> Received:
-    """As `docs/destinations/rocketmq.md` says."""
+    """As `docs/guides/destinations/rocketmq.md` says."""
     properties = stored.properties
     id_ = properties["duemq-id"]
     assert stored.message_id.startswith(f"{id_}:")

@@ -53,7 +53,7 @@ def out_message(
 
 
 class OutletSite(Protocol):
-    """One system. `keeps_headers`: any name and bytes; else text that `docs/destinations.md` describes.
+    """One system. `keeps_headers`: any name and bytes; else text that `docs/guides/destinations.md` describes.
     `tells_repeats_apart`: a message that is sent twice is received once."""
 
     name: str

@@ -103,8 +103,8 @@ def packed(made: Path) -> Path:
 def submit(
     master: str, made: Path, archive: Path, *words: object, attempts: int = 1, settings: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`spark-submit` as docs/pipeline.md has it, run to its end, with the driver in the environment `made`. `attempts`:
-    of a task, before the job fails. `settings`: more of Spark's."""
+    """`spark-submit` as docs/guides/pipeline.md has it, run to its end, with the driver in the environment `made`.
+    `attempts`: of a task, before the job fails. `settings`: more of Spark's."""
     script = subprocess.check_output([made / "bin" / "duemq", "spark", "script"], text=True, env=spark_environment())
     command = [
         SPARK_HOME / "bin" / "spark-submit", "--master", master, "--archives", f"{archive}#environment",

@@ -60,7 +60,9 @@ def test_the_shipped_file_has_every_key_and_its_default() -> None:
 
 
 def test_the_table_of_the_docs_has_every_key_and_its_default() -> None:
-    table = re.findall(r"^\| `(\S+)` \| `(.*?)` \|", (TOP / "docs" / "configuration.md").read_text(), re.MULTILINE)
+    table = re.findall(
+        r"^\| `(\S+)` \| `(.*?)` \|", (TOP / "docs" / "reference" / "configuration.md").read_text(), re.MULTILINE
+    )
     rows = dict(table)
     assert sorted(key for key, _ in table) == sorted(keys(Settings()))
     told: dict[str, Any] = {}

@@ -504,7 +504,7 @@ def test_each_page_says_what_it_is_about_and_where_more_is(docs_url: str) -> Non
     async def scenario(site: ConsoleSite) -> None:
         for path in (*PAGES, "/schedule", "/keys", "/trail"):
             text = await site.page(path)
-            page = re.search(r'<p class="help">\S.+ More: .*docs/([a-z-]+\.md)<', text)[1]  # type: ignore[index]
+            page = re.search(r'<p class="help">\S.+ More: .*docs/([a-z/-]+\.md)<', text)[1]  # type: ignore[index]
             assert (f'href="{docs_url}/{page}"' in text) is bool(docs_url)
             assert (ROOT / "docs" / page).exists(), path
 

@@ -40,7 +40,7 @@ from duemq.model.messages.key import make_key
 from duemq.web.status import StatusSource, metrics
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/operations.md").read_text()
+PAGE = (ROOT / "docs/operate/operations.md").read_text()
 CONSTANTS = {
     name: value
     for module in (duemq.bus.base, duemq.bus.kafka.topics.topics, duemq.cluster.topics.topic_states)
@@ -109,7 +109,7 @@ def node_metrics(now: int = 0) -> tuple[CollectorRegistry, Observer, list[int]]:
 def test_the_pages_list_each_metric() -> None:
     registry, *_ = node_metrics()
     exposed = set(re.findall(r"^# TYPE (duemq_\w+)", generate_latest(registry).decode(), re.MULTILINE))
-    pages = PAGE.partition("## Metrics")[2] + (ROOT / "docs/cluster.md").read_text()
+    pages = PAGE.partition("## Metrics")[2] + (ROOT / "docs/operate/cluster.md").read_text()
     assert {name for name in exposed if not name.endswith("_created")} <= set(re.findall(r"`(duemq_\w+)", pages))
 
 

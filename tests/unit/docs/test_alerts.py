@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.node.expressions import ALERTS, CONF, of_alerts, of_dashboard
 from tests.unit.docs.test_links import anchors
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "operations.md"
 
 
 def check(promtool: Path, *words: str) -> str:
@@ -42,7 +42,7 @@ def test_the_page_has_an_entry_for_each_alert() -> None:
     entries = re.findall(r"^#### (Duemq\w+)$", PAGE.read_text(), re.MULTILINE)
     assert sorted(entries) == sorted(of_alerts())
     linked = re.findall(
-        r"^ +annotations: \{.*runbook_url: '(\S+)/operations\.md#(\w+)'\}$", ALERTS.read_text(), re.MULTILINE
+        r"^ +annotations: \{.*runbook_url: '(\S+)/operate/operations\.md#(\w+)'\}$", ALERTS.read_text(), re.MULTILINE
     )
     assert [anchor for _, anchor in linked] == [name.lower() for name in of_alerts()]
     assert {anchor for _, anchor in linked} <= anchors(PAGE)

@@ -1,4 +1,4 @@
-"""The figures of `docs/benchmarks/` are data: every file has the columns of `duemq bench report --csv`."""
+"""The figures of `docs/explain/benchmarks/` are data: every file has the columns of `duemq bench report --csv`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from duemq.bench.report.figures_csv import COLUMNS
 
-FOLDER = Path(__file__).parents[3] / "docs" / "benchmarks"
+FOLDER = Path(__file__).parents[3] / "docs" / "explain" / "benchmarks"
 FILES = sorted(FOLDER.glob("*.csv"))
 
 

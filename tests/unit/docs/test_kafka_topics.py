@@ -1,4 +1,4 @@
-"""docs/cluster.md lists duemq's own topics, all of them, and the right to trim where they are trimmed."""
+"""docs/operate/cluster.md lists duemq's own topics, all of them, and the right to trim where they are trimmed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duemq.cluster.topics.internal_topics import BUFFER, INTERNAL
 from duemq.cluster.topics.kafka_rights import kafka_rights
 from duemq.model.topics.topic_names import TopicNames
 
-PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "operate" / "cluster.md").read_text()
 
 
 def test_all_own_topics_are_listed() -> None:

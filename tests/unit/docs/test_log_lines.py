@@ -1,4 +1,4 @@
-"""A line with the level error or critical is one for an operator: docs/operations.md says what to do."""
+"""A line with the level error or critical is one for an operator: docs/operate/operations.md says what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.house.log_calls import urgent_log_calls
 
-PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "operate" / "operations.md").read_text()
 
 
 def test_each_urgent_log_line_has_a_row_that_says_what_to_do() -> None:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_each_test_that_the_page_names_is_there() -> None:
-    named = set(re.findall(r"`(test_\w+)(?:\.py)?`", (ROOT / "docs" / "security.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)(?:\.py)?`", (ROOT / "docs" / "operate" / "security.md").read_text()))
     files = list((ROOT / "tests").rglob("test_*.py"))
     there = {path.stem for path in files}
     there |= {name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text())}

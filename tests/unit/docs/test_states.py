@@ -1,4 +1,5 @@
-"""`docs/states.md` is drawn from the tables of states: change a table, and this test says how to draw it anew."""
+"""`docs/reference/states.md` is drawn from the tables of states: change a table, and this test says how to draw it
+anew."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from duemq.model.log.job import JOB, JobState
 from duemq.model.state_table import IllegalStep, StateTable
 from duemq.storage.shard.records import IMPORT_STATES, ImportState
 
-PAGE = Path(__file__).parents[3] / "docs" / "states.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "states.md"
 TABLES: dict[str, tuple[StateTable[Any, Any], type[StrEnum], str]] = {
     "Shard": (SHARD, ShardState, """\
 The state of a shard on one node (`delay/shard/states.py`). `duemq cluster` and `/v1/cluster` show the master of each

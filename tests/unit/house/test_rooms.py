@@ -40,7 +40,7 @@ def test_a_circle_is_found(graph: grimp.ImportGraph, arrow: tuple[str, str]) -> 
 
 
 def test_the_layers_on_the_page_are_those_of_the_code(graph: grimp.ImportGraph) -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/explain/architecture.md").read_text()
     lines = page.partition("The layers of the larger folders")[2].split("```")[1].strip().splitlines()
     upward = []
     for line in lines:

@@ -63,7 +63,7 @@ def test_the_message_has_the_fields_that_are_accepted_and_its_examples_are() -> 
 
 
 def test_the_page_about_the_api_names_every_field_and_code() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
     for code in CODES:
         assert f"`{code}`" in page, code
     for name in FIELDS | {"after", "consumer", "max", "wait", "due_from", "due_to", "limit", "cursor"}:

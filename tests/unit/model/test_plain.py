@@ -223,7 +223,7 @@ def test_an_expiry_counts_from_when_the_log_has_the_record() -> None:
 
 def test_the_documentation_tells_of_every_header() -> None:
     known = refusal(("duemq-colour", b"red")).rpartition("known are ")[2].split(", ")
-    text = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "kafka.md").read_text()
     assert len(known) == 15 and all(f"`{name}`" in text for name in known)
 
 

@@ -1,6 +1,6 @@
 """Two readers of plain clients' records, the server's and the audit's, are held to one table that was written by hand.
 
-The table follows `docs/kafka.md`: what each record means was worked out from its words, not from either reader.
+The table follows `docs/guides/kafka.md`: what each record means was worked out from its words, not from either reader.
 """
 
 from __future__ import annotations
