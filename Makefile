@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench dist test-dist schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench docs dist test-dist schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -62,6 +62,10 @@ check: install-dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: install-dev ## the pages of docs/ as a site with search, in build/site (ARGS=serve: on 127.0.0.1:8000, and again at each change)
+	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build)
 
 sdk: install-dev ## generate the SDK's blocking client from the asynchronous one (client/http/aio)
 	@PYTHONPATH=. $(BIN)/python -m tests.support.house.blocking_client

@@ -17,12 +17,13 @@ from duemq.election.base import NodeState
 from duemq.model.log.job import JOB, JobState
 from duemq.model.state_table import IllegalStep, StateTable
 from duemq.storage.shard.records import IMPORT_STATES, ImportState
+from tests.support.docs.sentences import by_sentences
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "states.md"
 TABLES: dict[str, tuple[StateTable[Any, Any], type[StrEnum], str]] = {
     "Shard": (SHARD, ShardState, """\
 The state of a shard on one node (`delay/shard/states.py`). `duemq cluster` and `/v1/cluster` show the master of each
-shard; the metrics `duemq_shard_master` and `duemq_shard_stopped` are 1 where a node leads a shard or stopped it. Each
+shard; the metrics `duemq_shard_master` and `duemq_shard_stopped` are 1 if a node leads a shard or stopped it. Each
 step is a log line with `action` `state` at level `debug`."""),
     "Node": (NODE, NodePhase, """\
 The life of a node (`delay/states.py`). A disk or a log that fails closes the node and opens it again, as after a
@@ -32,7 +33,7 @@ A file of messages (`storage/shard/records.py`). `GET /v1/imports/{id}` shows `p
 duplicate is answered with the first one's id."""),
     "Job": (JOB, JobState, """\
 A bulk job (`model/log/job.py`). `GET /v1/jobs/{id}` shows the state. A job that was paused or cancelled is `active`
-until it is known what became of all that it had begun."""),
+until the outcome of every change that it had begun is known."""),
     "Committer": (COMMITTER, CommitterState, """\
 The writer of a shard's transactions on Kafka (`bus/kafka/produce/states.py`). After any error it ends, and the shard
 opens another one."""),
@@ -54,10 +55,10 @@ def page() -> str:
             ]
             head = ["| condition | state in `/v1/cluster` | serves requests |", "|---|---|---|"]
             parts += [
-                "While a node serves, the first condition that holds decides what it tells the others:",
+                "While a node serves, the first condition that holds decides its state:",
                 "\n".join(head + rows),
             ]
-    return "\n\n".join(parts) + "\n"
+    return by_sentences("\n\n".join(parts) + "\n")
 
 
 def test_the_page_is_drawn_from_the_tables() -> None:
