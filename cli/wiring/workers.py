@@ -66,7 +66,7 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
             continue
         for child, ended in _ended_children():
             if child not in children:
-                continue  # an adopted orphan
+                continue  # an orphan that this process inherited
             children.discard(child)
             if end_signals and (ended == 0 or -ended in end_signals):  # the latter if it had no handlers yet
                 continue

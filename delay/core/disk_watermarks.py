@@ -1,6 +1,6 @@
 """Watermarks of the data disk in percent, and the measure taken at each.
 
-The marks follow other brokers: RocketMQ cleans ahead of schedule at 75 % (`diskMaxUsedSpaceRatio`) and by force at 85
+The marks follow other brokers: RocketMQ deletes ahead of schedule at 75 % (`diskMaxUsedSpaceRatio`) and by force at 85
 %, Elasticsearch makes indexes read-only at its flood stage.
 """
 

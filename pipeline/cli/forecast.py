@@ -99,7 +99,7 @@ def show(done: Forecast, page: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from duemq.pipeline.forecast.words import sentences, tables
+    from duemq.pipeline.forecast.tables import sentences, tables
 
     console = Console()
     for sentence in sentences(done):

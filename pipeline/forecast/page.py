@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from duemq.pipeline.forecast.job import OTHERS, Forecast, SizeBar
-from duemq.pipeline.forecast.words import at, duration, sentences, tables
+from duemq.pipeline.forecast.tables import at, duration, sentences, tables
 from duemq.pipeline.report.chart import Chart, decades, instants, linear, short
 from duemq.pipeline.report.document import COLOURS, Html, keys, rendered, table
 

@@ -18,7 +18,7 @@ from duemq.client.http.values import Record
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark_source.fields import key_of
-from duemq.pipeline.spark_source.options import DeliveryReading, Kept, Offsets
+from duemq.pipeline.spark_source.options import DeliveryReading, Offsets, Spans
 
 _TASK_RECORDS: Final = 50_000
 _HEADER = T.StructType([T.StructField("name", T.StringType()), T.StructField("value", T.BinaryType())])
@@ -69,10 +69,10 @@ class Deliveries:
     def __init__(self, reading: DeliveryReading, schema: T.StructType) -> None:
         self.reading, self._schema = reading, schema
 
-    def kept(self, since: Offsets) -> dict[str, Kept]:
+    def spans(self, since: Offsets) -> dict[str, Spans]:
         """What each topic has now. `since`: offsets that are still to be read."""
         with self.reading.server.client() as client:
-            return {topic: self._kept(client, topic, since.get(topic, {})) for topic in self.reading.topics}
+            return {topic: self._spans(client, topic, since.get(topic, {})) for topic in self.reading.topics}
 
     def tasks(self, start: Offsets, end: Offsets) -> list[OffsetRanges]:
         """A partition that is not in `start` is not read."""
@@ -97,9 +97,9 @@ class Deliveries:
         firsts = {partition: first for partition, first, _ in task.ranges}
         left = {partition: last for partition, _, last in task.ranges}
         with self.reading.server.client() as client:
-            kept = self._kept(client, topic, firsts, left)
+            spans = self._spans(client, topic, firsts, left)
             # The cursor has other partitions, and those that are done, at their ends: few records come there.
-            at = {partition: end for partition, (_, end) in enumerate(kept)} | firsts
+            at = {partition: end for partition, (_, end) in enumerate(spans)} | firsts
             while left and (page := self._page(client, topic, at, left)):
                 records = [record for record in page if record.offset < left.get(record.partition, 0)]
                 arrays = [
@@ -110,8 +110,8 @@ class Deliveries:
                 at |= {record.partition: record.offset + 1 for record in page}
                 for partition in [one for one, last in left.items() if at[one] >= last]:
                     del left[partition]
-                    at[partition] = max(at[partition], kept[partition][1])
-            self._kept(client, topic, firsts)
+                    at[partition] = max(at[partition], spans[partition][1])
+            self._spans(client, topic, firsts)
 
     def _page(self, client: Admin, topic: str, at: Mapping[int, int], left: Mapping[int, int]) -> Sequence[Record]:
         """The next page. An empty one says that the rest of the ranges has no records: on Kafka transactions end with
@@ -124,39 +124,39 @@ class Deliveries:
 
         page = patiently(ask, self.reading.patience_s)
         if not page:
-            self._kept(client, topic, {}, left)
+            self._spans(client, topic, {}, left)
             page = patiently(ask, self.reading.patience_s)
         return page
 
-    def _kept(
+    def _spans(
         self, client: Admin, topic: str, since: Mapping[int, int], until: Mapping[int, int] | None = None
-    ) -> Kept:
+    ) -> Spans:
         """`since`: offsets that must be kept; `until`: ends that the partitions had, if they are further."""
 
-        def ask() -> Kept:
+        def ask() -> Spans:
             try:
                 raw = client.topic(topic).raw
             except UnknownTopic:
                 raw = {"trouble": None, "start_offsets": (), "end_offsets": ()}
-            kept = list(zip(raw["start_offsets"], raw["end_offsets"], strict=True))
-            if not kept and raw["trouble"]:
+            spans = list(zip(raw["start_offsets"], raw["end_offsets"], strict=True))
+            if not spans and raw["trouble"]:
                 raise Unavailable(f"topic {topic} cannot be read now: {raw['trouble']}")
             for partition, offset in (since if until is None else until).items():
-                if partition >= len(kept) or kept[partition][1] < offset:
+                if partition >= len(spans) or spans[partition][1] < offset:
                     raise Unavailable(
                         f"partition {partition} of topic {topic} ends before offset {offset}, which it had: if the "
                         "topic was made again, begin with a new checkpoint"
                     )
-            return kept
+            return spans
 
-        kept = patiently(ask, self.reading.patience_s)
+        spans = patiently(ask, self.reading.patience_s)
         for partition, offset in since.items():
-            if offset < (start := kept[partition][0]):
+            if offset < (start := spans[partition][0]):
                 raise JobFailed(
                     f"records {offset} to {start - 1} of partition {partition} of topic {topic} were deleted before "
                     "they were read. To go on without them, begin with a new checkpoint and say startingOffsets"
                 )
-        return kept
+        return spans
 
 
 class DeliveryTable(DataSourceReader):
@@ -166,9 +166,9 @@ class DeliveryTable(DataSourceReader):
         self._deliveries = deliveries
 
     def partitions(self) -> Sequence[OffsetRanges]:
-        kept = self._deliveries.kept({})
-        end = {topic: {at: end for at, (_, end) in enumerate(of)} for topic, of in kept.items()}
-        return self._deliveries.tasks(self._deliveries.reading.first(kept), end)
+        spans = self._deliveries.spans({})
+        end = {topic: {at: end for at, (_, end) in enumerate(of)} for topic, of in spans.items()}
+        return self._deliveries.tasks(self._deliveries.reading.first(spans), end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, OffsetRanges)

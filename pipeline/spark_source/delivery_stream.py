@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from duemq.pipeline.logs.server import longer
 from duemq.pipeline.spark_source.deliveries import Deliveries, OffsetRanges
-from duemq.pipeline.spark_source.options import Kept, Offsets
+from duemq.pipeline.spark_source.options import Offsets, Spans
 
 JsonOffsets = Mapping[str, Mapping[str, int]]
 """Offsets as Spark stores them: JSON makes texts of partitions."""
@@ -27,42 +27,42 @@ class DeliveryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
-        self._last: dict[str, Kept] | None = None  # the ends at which a query of available records stops
+        self._last: dict[str, Spans] | None = None  # the ends at which a query of available records stops
         self._ends: Offsets | None = None
         self._pause_s = 0.0
 
     def initialOffset(self) -> Offsets:
-        return self._deliveries.reading.first(self._deliveries.kept({}))
+        return self._deliveries.reading.first(self._deliveries.spans({}))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last = self._deliveries.kept({})
+        self._last = self._deliveries.spans({})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._deliveries.reading.most)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> Offsets:
         since = _offsets(start)
-        kept = self._deliveries.kept(since)
-        self._ends = {topic: {at: end for at, (_, end) in enumerate(of)} for topic, of in kept.items()}
-        found = since | {
+        spans = self._deliveries.spans(since)
+        self._ends = {topic: {at: end for at, (_, end) in enumerate(of)} for topic, of in spans.items()}
+        offsets = since | {
             topic: {at: since.get(topic, {}).get(at, first) for at, (first, _) in enumerate(of)}
-            for topic, of in kept.items()
+            for topic, of in spans.items()
         }
-        last = kept if self._last is None else self._last
+        last = spans if self._last is None else self._last
         waiting = sorted(
-            (end - found[topic][at], topic, at)
+            (end - offsets[topic][at], topic, at)
             for topic, of in last.items()
             for at, (_, end) in enumerate(of)
-            if at in since.get(topic, {}) and end > found[topic][at]
+            if at in since.get(topic, {}) and end > offsets[topic][at]
         )
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(count for count, _, _ in waiting)
         for place, (count, topic, at) in enumerate(waiting):
             share = min(count, -(-left // (len(waiting) - place)))
-            found[topic][at] += share
+            offsets[topic][at] += share
             left -= share
-        self._pause_s = min(longer(self._pause_s), _IDLE_S) if found == since and self._last is None else 0.0
+        self._pause_s = min(longer(self._pause_s), _IDLE_S) if offsets == since and self._last is None else 0.0
         time.sleep(self._pause_s)
-        return found
+        return offsets
 
     def reportLatestOffset(self) -> Offsets | None:
         return self._ends

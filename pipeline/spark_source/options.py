@@ -42,7 +42,7 @@ _DOUBLINGS: Final = 16  # of ranges that begin at the one end that is given: the
 
 Offsets = dict[str, dict[int, int]]
 """The next offset to read, by topic and partition."""
-Kept = Sequence[tuple[int, int]]
+Spans = Sequence[tuple[int, int]]
 """The first offset that is kept of each partition of a topic, and the next one to be given."""
 
 
@@ -59,10 +59,10 @@ class DeliveryReading:
     page: int = 10_000
     patience_s: float = 300.0
 
-    def first(self, kept: Mapping[str, Kept]) -> Offsets:
+    def first(self, spans: Mapping[str, Spans]) -> Offsets:
         """The first offsets of a query. Raises BadInput for those that topics do not have."""
-        first: Offsets = {topic: {} for topic in kept}
-        for topic, partitions in kept.items():
+        first: Offsets = {topic: {} for topic in spans}
+        for topic, partitions in spans.items():
             starting = self.starting.get(topic, {})
             if unknown := starting.keys() - set(map(str, range(len(partitions)))):
                 raise BadInput(f"option startingOffsets: topic {topic} has no partition {min(unknown)}")

@@ -12,7 +12,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.forecast.capacity import MEASURED, Capacity, capacity_of
 from duemq.pipeline.forecast.job import OTHERS, Forecast, HotSecond, LateMinute, SizeBar, TopicForecast
 from duemq.pipeline.forecast.page import page
-from duemq.pipeline.forecast.words import duration, sentences
+from duemq.pipeline.forecast.tables import duration, sentences
 
 START = 1_830_297_600_000  # 2028-01-01T00:00:00Z
 

@@ -196,10 +196,10 @@ def test_a_stream_without_news_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_a_query_begins() -> None:
-    kept = {"a": [(2, 9), (0, 4)], "b": []}
+    spans = {"a": [(2, 9), (0, 4)], "b": []}
 
     def first(**options: str) -> Any:
-        return reading_deliveries({"url": "http://x", "what": "deliveries", "topic": "a, b,a", **options}).first(kept)
+        return reading_deliveries({"url": "http://x", "what": "deliveries", "topic": "a, b,a", **options}).first(spans)
 
     assert first() == {"a": {0: 2, 1: 0}, "b": {}}
     assert first(startingOffsets="latest") == {"a": {0: 9, 1: 4}, "b": {}}
