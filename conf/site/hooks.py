@@ -14,8 +14,8 @@ from mkdocs.structure.pages import Page
 from typer.main import get_command
 
 from duemq.cli.app import command_line
-from duemq.proxy.api.openapi import describe
-from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.openapi import describe
+from duemq.proxy.table import ENDPOINTS
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 

@@ -12,12 +12,13 @@ from typing import Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from murmurhash2 import murmurhash2
 
 from duemq.model.errors import CorruptStore
 from duemq.model.log.ledger import Barrier, read_ledger
 from duemq.model.messages.key import read_key
-from duemq.pipeline.logs import plain_records
+from duemq.pipeline.logs import ledger_columns, plain_records
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -107,14 +108,37 @@ _ENTRY_SCHEMA = pa.schema([
 ])  # fmt: skip
 
 
+_NEVER_IN_PLAIN: Final = {"deferred": _DEFERRED, "imported": _IMPORTED}
+
+
 def entries(batches: Batches) -> Iterator[pa.RecordBatch]:
     """`shard`, `ledger_offset`, `written`, `value`."""
     for batch in batches:
+        plain = ledger_columns.is_plain(batch["value"])
+        if (read := _plain_entries(batch.filter(plain))) is not None:
+            yield read
+            batch = batch.filter(pc.invert(plain))
+        if not batch.num_rows:
+            continue
         rows = [entry for row in batch.to_pylist() if (entry := _entry(row)) is not None]
         answers = [row.pop("answers", None) for row in rows]
         table = pa.RecordBatch.from_pylist([row | {"answers": None} for row in rows], _ENTRY_SCHEMA)
         at = _ENTRY_SCHEMA.get_field_index("answers")
         yield table.set_column(at, "answers", _answers(answers))
+
+
+def _plain_entries(batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    """Nearly all entries; None if one of these is not as the server writes it."""
+    read = ledger_columns.columns(batch["value"]) if batch.num_rows else None
+    if read is None:
+        return None
+    known = read | {name: batch[name] for name in ("shard", "ledger_offset", "written")}
+    nothing = pa.array(np.zeros(batch.num_rows + 1, np.int32))
+    known |= {
+        name: pa.ListArray.from_arrays(nothing, pa.nulls(0, of)) for name, of in _NEVER_IN_PLAIN.items()
+    }  # fmt: skip
+    columns = [known.get(one.name, pa.nulls(batch.num_rows, one.type)) for one in _ENTRY_SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=_ENTRY_SCHEMA)
 
 
 def _answers(answers: list[Any]) -> pa.Array:
