@@ -20,7 +20,7 @@ def status(url: str, key: str, method: str = "GET", path: str = "/v1/limits") ->
 def make(name: str, *more: object, url: str, key: str = "") -> str:
     made = run("keys", "create", name, *more, url=url, key=key)
     assert made.returncode == 0, made.stderr
-    assert "shown this once" in made.stderr and made.stdout.startswith("duemq_")
+    assert "shown only this once" in made.stderr and made.stdout.startswith("duemq_")
     return made.stdout.strip()
 
 
