@@ -139,13 +139,13 @@ def _add_foreign(app: typer.Typer) -> None:
     from importlib.metadata import entry_points  # reads the installed packages: 20 ms that our own commands do not need
 
     points = {point.name: point for point in entry_points(group="duemq.commands") if _is_of_this_version(point)}
-    for name, point in points.items():
+    for name, point in sorted(points.items()):  # they come in the order of the installation
         command = point.load()
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=_SERVER, cls=Group)
         else:
             app.command(name, rich_help_panel=_SERVER)(command)
-    for name in _DISTRIBUTIONS.keys() - points.keys():
+    for name in sorted(_DISTRIBUTIONS.keys() - points.keys()):
         app.command(name, hidden=True, add_help_option=False, context_settings=_ANY_ARGUMENTS)(_not_installed)
 
 

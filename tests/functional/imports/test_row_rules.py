@@ -157,8 +157,8 @@ def test_text_that_is_not_utf_8(tmp_path: Path, column: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "column", "says"),
     [
-        ({"paylod": pa.string()}, "paylod", "is not known here; known are due_ms, topic, payload, key, headers"),
-        ({"__index_level_0__": pa.int64()}, "__index_level_0__", "is not known"),
+        ({"paylod": pa.string()}, "paylod", "is unknown; known are due_ms, topic, payload, key, headers"),
+        ({"__index_level_0__": pa.int64()}, "__index_level_0__", "is unknown"),
         ({"due_ms": pa.timestamp("ms")}, "due_ms", "must be int64 (epoch ms), not timestamp[ms]"),
         ({"due_ms": pa.int32()}, "due_ms", "must be int64"),
         ({"topic": pa.binary()}, "topic", "must be string, not binary"),

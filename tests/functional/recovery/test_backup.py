@@ -217,7 +217,7 @@ def test_the_oldest_go_and_one_that_is_half_gone_is_no_backup(data: Path, tmp_pa
 
 def test_one_at_a_time_and_of_one_cluster(data: Path, tmp_path: Path) -> None:
     into = tmp_path / "into"
-    with Backups(into), pytest.raises(FolderRefused, match="under way"):
+    with Backups(into), pytest.raises(FolderRefused, match="is running"):
         Backups(into)
     back_up(data, into)
     Folder.open(tmp_path / "other").close()

@@ -110,7 +110,7 @@ def test_a_crash_at_any_step_leaves_nothing_to_start_on_and_is_made_good(
         if fault.steps[-1] == "in_place":
             Folder.open(data).close()
             continue
-        with pytest.raises(FolderRefused, match="cut short"):
+        with pytest.raises(FolderRefused, match="interrupted"):
             Folder.open(data)
         then = (one, two)[number % 2]  # the same one, or another
         restore(then, data, nothing)
@@ -181,7 +181,7 @@ def test_a_state_that_is_not_the_listed_one_is_refused(backup: Path, tmp_path: P
     (backup / "backup.json").write_bytes(other.encode())
     with pytest.raises(CorruptStore, match="ledger entry"):
         restore(backup, tmp_path / "data", nothing)
-    with pytest.raises(FolderRefused, match="cut short"):
+    with pytest.raises(FolderRefused, match="interrupted"):
         Folder.open(tmp_path / "data")
 
 

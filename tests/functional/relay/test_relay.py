@@ -138,7 +138,7 @@ async def test_what_cannot_go_back_for_its_name_is_taken_is_a_dead_letter(
         await site.filled("dlq.destination.one", 1)
     (letter,) = await site.bus.read("dlq.destination.one", 0, 0, 10)
     assert dict(unpack_record(letter.frame).headers)["x-duemq-reason"] == b"name_conflict"
-    assert "is a dead letter: name_conflict" in caplog.text
+    assert "becomes a dead letter: name_conflict" in caplog.text
 
 
 async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:

@@ -81,7 +81,7 @@ async def test_a_replica_at_another_entry_is_behind_and_copies_the_truth(tmp_pat
     await rebase(truth, bus, await bus.committer("shard-0"), NOW)
     assert isinstance(truth.entry, Entry) and truth.entry.number == 8
     other.read_to = 0
-    with pytest.raises(Behind, match="by an operator's order entry 8 goes on from entry 7"):
+    with pytest.raises(Behind, match="by an operator's order entry 8 follows entry 7"):
         await other.follow(bus)
     for replica in (truth, other):
         replica.store.close()

@@ -177,6 +177,6 @@ def test_a_benchmark_of_spark_names_the_distribution() -> None:
     assert "needs duemq.pipeline, which is not installed: pip install 'duemq-spark'" in answer.stderr, answer.stderr
 
 
-@pytest.mark.parametrize("page", ["consumers", "idempotency", "lag"])
+@pytest.mark.parametrize("page", ["guides/consumers", "guides/idempotency", "operate/lag"])
 def test_the_page_of_a_part_of_the_sdk_names_its_extra_first(page: str) -> None:
     assert "`duemq[consumer]`" in (ROOT / "docs" / f"{page}.md").read_text().partition("```")[0]

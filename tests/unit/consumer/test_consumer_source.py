@@ -396,5 +396,5 @@ def test_a_look_for_topics_goes_on_whatever_it_meets(
     with_source(Group(), use)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         *["look for partitions of g fails, and tries again"] * 3,
-        "topic t of group g is gone", "topic t of group g is there now",
+        "topic t of group g no longer exists", "topic t of group g exists now",
     ]  # fmt: skip
