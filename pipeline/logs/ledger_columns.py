@@ -27,7 +27,7 @@ _SCHEMA: Final = pa.schema([
 ])  # fmt: skip
 _READ: Final = pa.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="error")
 _START: Final = b'{"v":%d,"n":' % ENTRY_FORMAT
-_OTHERS: Final = r'"(deferred|adopted|lost|base|named)":'
+_OTHERS: Final = f'"({"|".join(("deferred", "adopted", "lost", "base", "named"))})":'
 _ANSWER: Final = pa.struct([("offset", pa.int64()), ("answer", pa.int32())])
 
 Numbers = npt.NDArray[np.int64]
@@ -55,13 +55,13 @@ def columns(values: pa.Array) -> dict[str, pa.Array] | None:
     if len(table) != len(values) or any(read[name].null_count for name in needed):
         return None
     cursors, checksums = (_hexed(read[name], digits) for name, digits in (("cursor", 40), ("checksum", 16)))
-    fates = read["fates"].flatten()
+    counts = read["fates"].flatten()
     answers = _answers(read["answers"])
-    if cursors is None or checksums is None or answers is None or fates.null_count:
+    if cursors is None or checksums is None or answers is None or counts.null_count:
         return None
     if not pc.all(pc.equal(pc.list_value_length(read["fates"]), len(_OUTCOMES))).as_py():
         return None
-    outcomes = np.asarray(fates).reshape(-1, len(_OUTCOMES))
+    outcomes = np.asarray(counts).reshape(-1, len(_OUTCOMES))
     keys = np.frombuffer(cursors, KEY_DTYPE)
     return {
         **{name: read[name] for name in (*_NUMBERS, "checksum", "topics")},

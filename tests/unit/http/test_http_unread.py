@@ -189,7 +189,7 @@ def test_the_start_says_whether_keys_are_asked_for(caplog: pytest.LogCaptureFixt
         return caplog.records[0].levelno, caplog.records[0].getMessage()
 
     level, sentence = told(http={"api_keys": ["first-key"]})
-    assert level == logging.INFO and "asked for" in sentence and "first-key" not in sentence
+    assert level == logging.INFO and "are required" in sentence and "first-key" not in sentence
     assert told(listen="127.0.0.1:0")[0] == told(listen="localhost:0")[0] == logging.INFO
     level, sentence = told(listen="0.0.0.0:0")
     assert level == logging.WARNING and "no API keys are set" in sentence
