@@ -1,7 +1,10 @@
 """The usual questions about a history, to copy and adapt: DataFrame in, DataFrame out.
 
-Run as a program it prints the answers: `pip install 'duemq[spark]'`, `python history_questions.py FOLDER [ID]`. Frames
-are those of `HistoryTable.read`; docs/guides/pipeline/history.md has their columns.
+    pip install duemq-spark
+    python history_questions.py FOLDER [ID]
+
+Run as a program it prints the answers. Frames are those of `HistoryTable.read`; docs/guides/pipeline/history.md has
+their columns.
 """
 
 from __future__ import annotations

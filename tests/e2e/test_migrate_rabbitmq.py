@@ -112,7 +112,7 @@ def test_messages_of_the_delayed_message_exchange_are_migrated(broker: str, tmp_
             served(tmp_path, page.take("toml", {"amqp://localhost:5672/": without_user(broker)}))
         )
         server.start()
-        wait_for(lambda: "destination shop begins" in server.log, "what the page says of the log")
+        wait_for(lambda: "destination shop starts" in server.log, "what the page says of the log")
 
         begun = time.time()  # 3
         done = shell(server, page.take("sh"))

@@ -18,7 +18,8 @@ def make_environment(folder: Path, requirements: list[str], resolution: Resoluti
     its folder of programs."""
     _run_uv("venv", "--quiet", "--python", sys.executable, folder)
     python = folder / "bin" / "python"
-    _run_uv("pip", "install", "--quiet", "--python", python, "--resolution", resolution, *requirements)
+    if requirements:
+        _run_uv("pip", "install", "--quiet", "--python", python, "--resolution", resolution, *requirements)
     return folder / "bin"
 
 
