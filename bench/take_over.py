@@ -6,6 +6,7 @@ import asyncio
 import gc
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -69,7 +70,7 @@ async def _rounds(nodes: list[KafkaBus], shards: int, rounds: int) -> list[float
     node which has led nothing before.
     """
     spent_ms: list[float] = []
-    deposed: list[Committer] = []
+    deposed: Sequence[Committer] = []
     for number in range(rounds):
         node, began = nodes[number % len(nodes)], time.perf_counter()
         names = [committer_name(shard) for shard in range(shards)]
