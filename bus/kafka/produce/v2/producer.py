@@ -67,10 +67,11 @@ class ProducerV2:
 
     async def start(self) -> None:
         request = InitProducerIdRequest(self._id, self._setup.options.transaction_timeout_ms)
+        if self._node < 0:
+            await self.client.bootstrap()
         while True:
             try:
                 if self._node < 0:
-                    await self.client.bootstrap()
                     self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
                 answer = await self.client.send(self._node, request)
                 if answer.error_code:
@@ -78,11 +79,9 @@ class ProducerV2:
                 self._epoch = Epoch(answer.producer_id, answer.producer_epoch)
                 return
             except (KafkaError, OSError) as error:
-                is_busy = isinstance(error, KafkaError) and _is_busy(error)
-                if isinstance(error, KafkaError) and not (error.retriable or is_busy):
+                if isinstance(error, KafkaError) and not (error.retriable or _is_busy(error)):
                     raise
-                if not is_busy:
-                    self._node = -1
+                self._node = -1
                 await asyncio.sleep(_PAUSE_S)
 
     async def begin(self) -> None:
