@@ -18,6 +18,7 @@ from duemq.dev.servers.usage import Usage, usage
 
 _START_S, _STOP_S = 300.0, 120.0
 _LAST_LINES = 20
+_MARKS = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("PURGE", "SHORTEN", "REFUSE")}
 
 
 class AbusedServer:
@@ -35,8 +36,7 @@ class AbusedServer:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self._files, self._files))
 
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
-        environment |= {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("PURGE", "SHORTEN", "REFUSE")}
-        environment |= self._settings | {"PYTHONSAFEPATH": "1"}
+        environment |= _MARKS | self._settings | {"PYTHONSAFEPATH": "1"}
         listen = self.url.removeprefix("http://")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -85,11 +85,11 @@ class AbusedServer:
 
 
 class AbusedCluster:
-    """Kafka, ZooKeeper, two nodes and a proxy. `settings`: by `section.key`; `files`: as of `AbusedServer`."""
+    """Kafka, ZooKeeper, two nodes and a proxy. `files`, `settings`: as of `AbusedServer`."""
 
     def __init__(self, folder: Path, files: int, settings: Mapping[str, str]) -> None:
-        marks = {f"storage.{mark}_percent": "100" for mark in ("purge", "shorten", "refuse")}
-        self._files, self._cluster = files, LocalCluster(folder, nodes=2, proxies=1, settings=marks | dict(settings))
+        environment = _MARKS | dict(settings)
+        self._files, self._cluster = files, LocalCluster(folder, nodes=2, proxies=1, environment=environment)
         self.url = self._cluster.proxies[0].url
 
     def __enter__(self) -> Self:

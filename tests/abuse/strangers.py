@@ -40,8 +40,9 @@ from tests.abuse.server import AbusedCluster, AbusedServer
 
 ROOT = "a-key-of-the-settings"
 MAX_P99_MS, MAX_BYTES = 100.0, 512 << 20
-Abused = AbusedServer | AbusedCluster
 
+Abused = AbusedServer | AbusedCluster
+_KINDS: dict[str, type[Abused]] = {"embedded": AbusedServer, "kafka": AbusedCluster}
 _TOPIC, _EVERY_S, _AHEAD_MS, _ACT_S = "honest", 0.02, 1_000, 1.0
 _FILES, _NICE, _FLOODS, _PIPELINED = 12_000, 10, 4, 50
 
@@ -178,18 +179,12 @@ def run(
     folder: Path, seconds: float, rate: float = 1_000, share: float = 1.0, on: str = "embedded"
 ) -> tuple[Figures, Figures]:
     """Alone, and beside strangers. `share`: of the connections. `on`: `embedded` or `kafka`."""
-    abused: Abused
-    if on == "kafka":
-        abused = AbusedCluster(folder, _FILES, {"http.access": "keys", "http.api_keys": ROOT})
-    else:
-        abused = AbusedServer(folder, _FILES, {"DUEMQ_HTTP__ACCESS": "keys", "DUEMQ_HTTP__API_KEYS": ROOT})
-    with abused as server:
+    settings = {"DUEMQ_HTTP__ACCESS": "keys", "DUEMQ_HTTP__API_KEYS": ROOT}
+    with _KINDS[on](folder, _FILES, settings) as server:
         return asyncio.run(_run(server, seconds, rate, Sizes().scaled(share)))
 
 
-async def _run(
-    server: AbusedServer | AbusedCluster, seconds: float, rate: float, sizes: Sizes
-) -> tuple[Figures, Figures]:
+async def _run(server: Abused, seconds: float, rate: float, sizes: Sizes) -> tuple[Figures, Figures]:
     context = multiprocessing.get_context("spawn")
     stop, tried = context.Event(), context.Array("q", 2)
     async with session(server.url, 16) as http:
@@ -214,7 +209,7 @@ async def _run(
 
 async def _figures(
     http: aiohttp.ClientSession,
-    server: AbusedServer | AbusedCluster,
+    server: Abused,
     honest: _Honest,
     before: int,
     tried: tuple[int, int],
@@ -268,7 +263,7 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=120, help="beside strangers")
     arguments.add_argument("--rate", type=float, default=1_000, help="messages/s")
     arguments.add_argument("--share", type=float, default=1.0, help="of the connections: 0.1 for 500")
-    arguments.add_argument("--on", choices=["embedded", "kafka"], default="embedded", help="one process, or a cluster")
+    arguments.add_argument("--on", choices=list(_KINDS), default="embedded", help="one process, or a cluster")
     said = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="duemq-strangers-") as folder:
         quiet, beside = run(Path(folder), said.seconds, said.rate, said.share, said.on)
