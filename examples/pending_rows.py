@@ -109,7 +109,7 @@ def write_rows(documents: Callable[[], Documents], read: Callable[[Any], Pending
             place = row.due_ms, number
             latest[row.twin] = max(latest.get(row.twin, place), place)
 
-    def settled(number: int, document: Any) -> PendingRow:
+    def row_of(number: int, document: Any) -> PendingRow:
         row = read(_parsed(document))
         if row.ends is not None:
             raise NotPending("no message: it takes back another one")
@@ -124,7 +124,7 @@ def write_rows(documents: Callable[[], Documents], read: Callable[[Any], Pending
     with out.open("x") as messages, rejects.open("x") as others:
         for number, (where, document) in enumerate(documents()):
             try:
-                messages.write(settled(number, document).line())
+                messages.write(row_of(number, document).line())
                 reasons["messages written"] += 1
             except NotPending as error:
                 reject = {"source": where, "reason": str(error), "raw": document}

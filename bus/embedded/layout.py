@@ -4,7 +4,7 @@
     's' topic number (u32) partition (u16)                    -> start offset, last timestamp, position (u64 each)
     't' topic name                                            -> topic number (u32), partitions (u16), created ms (u64)
     'e' committer name                                        -> epoch (u64)
-    'c' topic name \\0 cursor name (`model/messages/names.py`)           -> cursor
+    'c' topic name \\0 cursor name (model/messages/names.py)  -> cursor
     'g' topic number (u32) partition (u16)                    -> gaps: first offset, end (u64 each), one after the other
     'v'                                                       -> version of this layout (u16)
 

@@ -137,7 +137,7 @@ def redrive(
     to: Annotated[
         str | None,
         typer.Option(
-            help="To this topic instead of its own; from dlq.destination.NAME: instead of to that destination only.",
+            help="Redrive to this topic. Default: the topic of the letter; of dlq.destination.NAME, that destination.",
             metavar="TOPIC",
         ),
     ] = None,

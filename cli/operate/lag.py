@@ -59,7 +59,7 @@ def lag(
 
     if listen is not None and watch:
         raise typer.BadParameter("use either --watch or --listen", param_hint="--watch")
-    if watch and groups and every is None and groups[-1].isdecimal():  # the syntax until 0.1
+    if watch and groups and every is None and groups[-1].replace(".", "", 1).isdecimal():  # the syntax until 0.1
         raise typer.BadParameter(f"it takes no number; use --watch --every {groups[-1]}", param_hint="--watch")
     address = None if listen is None else _address(listen)
     settings = startup.begin(config, {"kafka.bootstrap": kafka}, further, log_level="warning")

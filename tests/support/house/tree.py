@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).parents[3]
 PACKAGES: Final = sorted(path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests")
 """The top-level folders with code."""
 NAMED_OTHERWISE: Final = Path(__file__).with_name("named_otherwise.txt")
-"""The files whose names were never those of what is in them (`named_otherwise`)."""
+"""A list of the files whose names share no word with their contents (`named_otherwise`)."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
