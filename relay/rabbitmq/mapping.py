@@ -10,7 +10,7 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import Headers
 from duemq.model.destinations.rabbitmq import NAMES, SHORT_BYTES, RabbitMqOptions
 from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
-from duemq.relay.base import Reply, Result
+from duemq.relay.base import NotMapped
 
 Value = str | bytes | int | None | list[str | bytes | None]
 """Header value: a long string, a byte array, a 64-bit integer, void for null, or an array."""
@@ -23,14 +23,6 @@ _OWN: Final = "duemq-"
 _PERSISTENT: Final = 2
 _FIELD_BYTES: Final = 6  # overhead of a header, at most, without name and value
 _PROPERTY_BYTES: Final = 1_200  # all properties and the frame, at most
-
-
-class NotMapped(Exception):
-    """AMQP cannot hold the message. `reply` says why."""
-
-    def __init__(self, status: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reply = Reply(Result.REJECTED, status, detail)
 
 
 class Publication(NamedTuple):

@@ -10,6 +10,7 @@ import orjson
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.redis import NAMES, RedisOptions
 from duemq.model.destinations.template import KEY, TOPIC, parse_name
+from duemq.relay.base import NotMapped
 from duemq.relay.redis.script import SCRIPT, SHA
 
 Words = tuple[str | bytes | int, ...]
@@ -18,10 +19,6 @@ Words = tuple[str | bytes | int, ...]
 HEADER: Final = b"header:"
 NULL_HEADER: Final = b"null-header:"
 MARKER: Final = b"duemq:"
-
-
-class NoKey(Exception):
-    """The name is made of the message's key, and the message has none."""
 
 
 class Commands:
@@ -38,7 +35,7 @@ class Commands:
             self._trim = (b"MAXLEN", b"~", options.max_length)
 
     def words(self, message: Message) -> Words:
-        """Raises NoKey."""
+        """Raises NotMapped."""
         options, name = self._options, self._name_of(message)
         if options.kind == "pubsub":
             return "PUBLISH", name, self._value(message)
@@ -65,7 +62,8 @@ class Commands:
             elif part == TOPIC:
                 parts.append(message.topic.encode())
             elif message.key is None:
-                raise NoKey(f"the {self._options.kind} is named after the key, but the message has no key")
+                kind = self._options.kind
+                raise NotMapped("no_key", f"the {kind} is named after the key, but the message has no key")
             else:
                 parts.append(_without_braces(message.key))
         return b"".join(parts)

@@ -9,8 +9,8 @@ import pytest
 from duemq.model.destinations.destination import read_destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.errors import Rejected
-from duemq.relay.base import Result
-from duemq.relay.rabbitmq.mapping import Mapping, NotMapped
+from duemq.relay.base import NotMapped, Result
+from duemq.relay.rabbitmq.mapping import Mapping
 from tests.support.outlets.site import out_message
 
 ID = f"{7:032x}"
