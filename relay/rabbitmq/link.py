@@ -28,9 +28,9 @@ class Publisher:
     given up."""
 
     def __init__(
-        self, channel: Any, exchange: str, mandatory: bool, on_late: Callable[[str], None],
+        self, channel: Any, mandatory: bool, on_late: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._channel, self._exchange, self._mandatory, self._on_late = channel, exchange, mandatory, on_late
+        self._channel, self._mandatory, self._on_late = channel, mandatory, on_late
         self._tag, self._lowest = 0, 1  # the last published tag; the first that may be unanswered
         self._by_tag: dict[int, SharedReply] = {}
         self._by_id: dict[str, SharedReply] = {}
@@ -46,12 +46,12 @@ class Publisher:
         self._channel.confirm_delivery(self._on_answer, lambda _: ready.set())
         await ready.wait()
 
-    def publish(self, id_: str, body: bytes, publication: Publication) -> asyncio.Future[Reply]:
+    def publish(self, id_: str, publication: Publication) -> asyncio.Future[Reply]:
         """Returns the broker's answer. Joins an unanswered message with the same id."""
         confirm = self._by_id.get(id_)
         if confirm is None:
             self._channel.basic_publish(
-                self._exchange, publication.routing_key, body, publication.properties, self._mandatory
+                publication.exchange, publication.routing_key, publication.body, publication.properties, self._mandatory
             )
             self._tag += 1
             confirm = self._by_tag[self._tag] = self._by_id[id_] = SharedReply(id_)
@@ -149,7 +149,7 @@ class Link:
             raise reason
         self._watch()
 
-    async def new_publisher(self, exchange: str, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
+    async def new_publisher(self, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
         """A new channel. It may be closed again when this returns."""
         opened: asyncio.Future[Any] = self._loop.create_future()
 
@@ -159,7 +159,7 @@ class Link:
 
         channel = self._connection.channel(on_open_callback=done)
         channel.add_on_close_callback(done)
-        publisher = Publisher(channel, exchange, mandatory, on_late)
+        publisher = Publisher(channel, mandatory, on_late)
         await opened
         if publisher.open:
             await publisher.start()

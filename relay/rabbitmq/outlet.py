@@ -25,7 +25,15 @@ from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.link import Link, Publisher
 from duemq.relay.rabbitmq.mapping import Mapping, Publication
-from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked, not_connected, topic_refused
+from duemq.relay.rabbitmq.replies import (
+    ACCEPTED,
+    PRECONDITION_FAILED,
+    blocked,
+    exchange_refused,
+    names,
+    not_connected,
+    topic_refused,
+)
 from duemq.relay.tls import client_context
 
 _MAX_HEARTBEAT_S: Final = 10
@@ -77,12 +85,12 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
             if publication.header_bytes > link.frame_bytes:
                 detail = f"the broker accepts up to {link.frame_bytes} bytes of key and headers"
                 return Reply(Result.REJECTED, "FRAME_ERROR", detail)
-            reply = await publisher.publish(message.identity, message.payload, publication)
+            reply = await publisher.publish(message.identity, publication)
             if reply.status == PRECONDITION_FAILED:
                 break
-            if not (self._mapping.by_key and topic_refused(reply)):
+            if not self._may_concern_another(reply):
                 return reply
-            if f"'{publication.routing_key}'" in reply.detail:
+            if names(reply, publication.exchange, publication.routing_key):
                 return reply._replace(result=Result.FAILED)
         return await self._send_alone(message, publication)
 
@@ -101,12 +109,18 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
             if not publisher.open:
                 return _LOST
             try:
-                reply = await publisher.publish(message.identity, message.payload, publication)
+                reply = await publisher.publish(message.identity, publication)
             finally:
                 publisher.close()
         if reply.status == PRECONDITION_FAILED:
             return reply._replace(result=Result.REJECTED)
-        return reply._replace(result=Result.FAILED) if self._mapping.by_key and topic_refused(reply) else reply
+        return reply._replace(result=Result.FAILED) if self._may_concern_another(reply) else reply
+
+    def _may_concern_another(self, reply: Reply) -> bool:
+        """Whether the broker refused a routing key or an exchange that only some messages have."""
+        return (self._mapping.by_message and topic_refused(reply)) or (
+            self._options.envelope == "celery" and exchange_refused(reply)
+        )
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
@@ -130,7 +144,7 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
         return link
 
     async def _new_publisher(self, link: Link) -> Publisher:
-        return await link.new_publisher(self._options.exchange, self._options.mandatory, self._accepted_late)
+        return await link.new_publisher(self._options.mandatory, self._accepted_late)
 
     def _accepted_late(self, id_: str) -> None:
         self._late[id_] = None

@@ -62,11 +62,13 @@ class Site:
     def __init__(self) -> None:
         self.channel = Channel()
         self.late: list[str] = []
-        self.publisher = Publisher(self.channel, "shop", True, self.late.append)
+        self.publisher = Publisher(self.channel, True, self.late.append)
 
     def publish(self, *ids: str) -> list[asyncio.Future[Reply]]:
         return [
-            self.publisher.publish(id_, b"", Publication("orders", BasicProperties(headers={"duemq-id": id_}), 0))
+            self.publisher.publish(
+                id_, Publication("shop", "orders", BasicProperties(headers={"duemq-id": id_}), 0, b"")
+            )
             for id_ in ids
         ]
 
