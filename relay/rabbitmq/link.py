@@ -91,7 +91,7 @@ class Publisher:
 
     def _on_return(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         """The broker sends a return before the confirm of the same message."""
-        id_ = properties.message_id or properties.headers["duemq-id"]
+        id_ = properties.message_id
         if id_ in self._by_id:
             self._returned[id_] = no_route(method)
 

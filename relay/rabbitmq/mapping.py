@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from pika import BasicProperties
@@ -65,8 +66,7 @@ class Mapping:
         if message.value is None:
             headers["duemq-null"] = "true"
         properties = BasicProperties(headers=headers, delivery_mode=self._mode)
-        if len(identity := message.identity) <= SHORT_BYTES and identity.isascii():
-            properties.message_id = identity
+        properties.message_id = message_id(message)
         if due_ms is not None:
             properties.timestamp = due_ms // 1000
         size = _PROPERTY_BYTES + len(id_) + len(key or b"")
@@ -101,15 +101,20 @@ class Mapping:
         return routing_key
 
 
+def message_id(message: Message) -> str:
+    """The identity of a message, or its digest if it does not fit. The broker repeats it when it returns a message."""
+    identity = message.identity
+    if len(identity) <= SHORT_BYTES and identity.isascii():
+        return identity
+    return sha256(identity.encode(errors="surrogatepass")).hexdigest()
+
+
 def _task(
     message: Message, exchange: str, routing_key: str, properties: BasicProperties, header_bytes: int, body: bytes
 ) -> Publication:
     if max(len(exchange.encode()), len(routing_key.encode())) > SHORT_BYTES:
         raise NotMapped("routing_key", f"the task's exchange or routing key has more than {SHORT_BYTES} bytes")
-    if len(identity := message.identity) <= SHORT_BYTES and identity.isascii():
-        properties.message_id = identity
-    else:
-        properties.headers = {**(properties.headers or {}), "duemq-id": message.id}
+    properties.message_id = message_id(message)
     return Publication(exchange, routing_key, properties, _PROPERTY_BYTES + header_bytes, body)
 
 

@@ -24,7 +24,7 @@ from duemq.relay.base import NotMapped, Reply, Result
 from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.link import Link, Publisher
-from duemq.relay.rabbitmq.mapping import Mapping, Publication
+from duemq.relay.rabbitmq.mapping import Mapping, Publication, message_id
 from duemq.relay.rabbitmq.replies import (
     ACCEPTED,
     PRECONDITION_FAILED,
@@ -67,6 +67,7 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
             _LOGGER.setLevel(logging.CRITICAL)
 
     async def send(self, message: Message) -> Reply:
+        id_ = message_id(message)
         for _ in range(_TRIES):
             link = await self._connected()
             if isinstance(link, Reply):
@@ -74,7 +75,7 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
             publisher = link.publisher
             if publisher is None or not publisher.open:
                 return _LOST
-            if self._late and self._late.pop(message.identity, 0) is None:
+            if self._late and self._late.pop(id_, 0) is None:
                 return ACCEPTED
             if link.blocked:
                 return blocked(link.blocked)
@@ -85,7 +86,7 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
             if publication.header_bytes > link.frame_bytes:
                 detail = f"the broker accepts up to {link.frame_bytes} bytes of key and headers"
                 return Reply(Result.REJECTED, "FRAME_ERROR", detail)
-            reply = await publisher.publish(message.identity, publication)
+            reply = await publisher.publish(id_, publication)
             if reply.status == PRECONDITION_FAILED:
                 break
             if not self._may_concern_another(reply):
@@ -109,7 +110,7 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
             if not publisher.open:
                 return _LOST
             try:
-                reply = await publisher.publish(message.identity, publication)
+                reply = await publisher.publish(message_id(message), publication)
             finally:
                 publisher.close()
         if reply.status == PRECONDITION_FAILED:
