@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +34,7 @@ from duemq.model.messages.plain import (
 from duemq.model.messages.record import HEAD, Header, Record, StoredRecord, pack_record, unpack_record
 from duemq.model.messages.row import Row, read_row, row_of
 from duemq.model.timing import LAST_MS
+from tests.support.python_calls import python_calls
 
 IDS = IdCodec(b"k" * 32)
 AT = 1_700_000_000_000
@@ -191,18 +191,8 @@ def test_a_change_by_name_means_the_same_whether_it_is_read_by_position_or_by_it
 @pytest.mark.parametrize("kind", [CANCEL, MOVE, DELIVER_NOW, REDRIVE])
 def test_a_change_by_name_is_read_in_few_calls(kind: int) -> None:
     """By its headers it takes 24 to 29."""
-    frame, calls = change_by_name(kind, "order-42", AT + 9, "key:shop"), 0
-
-    def count(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        understand([StoredRecord(7, AT, frame)], PLACE, None)
-    finally:
-        sys.setprofile(None)
-    assert calls <= 18
+    commands = [StoredRecord(7, AT, change_by_name(kind, "order-42", AT + 9, "key:shop"))]
+    assert python_calls(lambda: understand(commands, PLACE, None)) <= 18
 
 
 @pytest.mark.parametrize(
