@@ -10,7 +10,7 @@ from aiokafka import errors
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.fetch.records import decode
+from duemq.bus.kafka.record_batches import decode
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import Brokers, FetchedValues
 from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
