@@ -1,4 +1,4 @@
-"""Whether Spark's Java is there, told before Spark finds out in its own words."""
+"""Checks for a usable Java before Spark starts, whose own message is hard to read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITHIN_S = 30.0
 
 
 def check_java() -> Path:
-    """The Java that Spark will start: that of `JAVA_HOME`, else `java` on PATH. Raises SparkUnavailable."""
+    """The Java that Spark will start: in `JAVA_HOME`, else `java` on PATH. Raises SparkUnavailable."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if program is None:
@@ -31,7 +31,7 @@ def check_java() -> Path:
 
 
 def _version(program: str) -> int:
-    """The major version of a Java; 0 where it does not run."""
+    """The major version of a Java; 0 if it does not run."""
     try:
         result = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_WITHIN_S, check=True)
     except (OSError, subprocess.SubprocessError):
