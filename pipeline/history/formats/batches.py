@@ -1,4 +1,4 @@
-"""Which batches a folder holds, by its name."""
+"""The batches in a folder, by the folder's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGITS: Final = 10
 
 
 class Batches(NamedTuple):
-    """A folder of the table, with all rows of the batches `first` to `last`."""
+    """A folder with all rows of the batches `first` to `last`."""
 
     first: int
     last: int
@@ -24,13 +24,13 @@ class Batches(NamedTuple):
 
 
 def named(name: str) -> Batches | None:
-    """What the folder of this name holds; None for a folder of another kind."""
+    """The batches in the folder of this name; None for another kind of folder."""
     match = _NAME.fullmatch(name)
     return Batches(int(match[1]), int(match[2] or match[1])) if match else None
 
 
 def standing(folders: Iterable[Batches]) -> list[Batches]:
-    """Folders, in order, that no other one holds as well: a merged folder counts in place of those it was made of."""
+    """The folders that are not part of another one, in order: a merged folder replaces its sources."""
     survivors: list[Batches] = []
     end = -1
     for one in sorted(folders, key=lambda one: (one.first, -one.last)):
@@ -41,6 +41,6 @@ def standing(folders: Iterable[Batches]) -> list[Batches]:
 
 
 def holds(folders: Sequence[Batches], number: int) -> bool:
-    """Whether a batch is in one of the folders, which are as `standing` gives them."""
+    """Whether a batch is in one of the folders, which come from `standing`."""
     at = bisect_right(folders, number, key=lambda one: one.first)
     return at > 0 and number <= folders[at - 1].last
