@@ -1,4 +1,4 @@
-"""Which messages the rows of a table speak of. DataFrame in, DataFrame out."""
+"""Finds the messages that the rows of a table name. DataFrame in, DataFrame out."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TARGET: Final = "__duemq_target"
 
 @dataclass(frozen=True)
 class Targets:
-    """How a row names its messages: by `column`, which holds ids, or names that senders chose.
+    """How a row names its messages: by `column`, which has ids, or names that senders chose.
 
-    With `ids` (a table such as bulk schedule writes) `column` holds a business key, which `ids` has in its column
-    `key`; every id that it has for the key is meant, and stands in the answers' column `id`.
+    With `ids` (a table such as bulk schedule writes) `column` has a business key, which `ids` has in its column `key`:
+    the row names every id with this key, and the answers have it in the column `id`.
     """
 
     column: str
@@ -27,9 +27,9 @@ class Targets:
     key: str = "name"
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """The rows with the id of a message in the column `TARGET`: null where there is none, once for each of several.
+        """The rows with the id of a message in the column `TARGET`, null without one, one row per id.
 
-        With `ids` the rows also get its `due_ms`, unless they have a column of that name. Raises BadInput.
+        With `ids` the rows also get its `due_ms`, unless they have such a column. Raises BadInput.
         """
         _need(rows, self.column, "the table")
         if self.ids is None:
@@ -37,7 +37,7 @@ class Targets:
         for name in (self.key, "id"):
             _need(self.ids, name, "the table of ids")
         if "id" in rows.columns:
-            raise BadInput("column id: the answers have it for the ids found by key; rename that of the table")
+            raise BadInput("column id: the answers have the ids found by key in it; rename yours")
         key = "__duemq_key"
         due = ["due_ms"] if "due_ms" in self.ids.columns and "due_ms" not in rows.columns else []
         id_rows = self.ids.select(_text(self.key).alias(key), _text("id").alias("id"), *due)
@@ -48,7 +48,7 @@ class Targets:
 
 
 def _text(name: str) -> Column:
-    """Text without spaces around it; nothing for an empty one."""
+    """Text without surrounding spaces; null if it is empty."""
     return F.nullif(F.trim(column(name).cast("string")), F.lit(""))
 
 

@@ -1,4 +1,4 @@
-"""Due times that are long past. A column of another meaning, or a default date, would deliver a whole table at once."""
+"""Refuses due times that are long past: a wrong column or a default date would deliver a whole table at once."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ LONG_PAST: Final = "is more than a day past (with past=send it is delivered at o
 
 
 def why_long_past(due: int, now: int) -> str | None:
-    """Why a time (epoch ms) is refused that is not said to be meant, or None."""
+    """Why a time (epoch ms) is refused without past=send, or None."""
     return f"{due} {LONG_PAST}" if due < now - LONG_PAST_MS else None

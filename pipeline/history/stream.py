@@ -170,7 +170,7 @@ class HistoryWriter:
 
 
 def _counts(delivered: DataFrame, letters: DataFrame, entries: DataFrame) -> DataFrame:
-    """How many rows a batch has: what (deliveries, letters, entries), messages, and for entries shard (`rows.summary`)."""
+    """The rows of a batch: what (deliveries, letters, entries), messages, and for entries shard (`rows.summary`)."""
     shards = rows.summary(entries).select(F.lit("entries").alias("what"), F.struct("*").alias("shard"))
     frame = shards.select("what", F.lit(0).cast("bigint").alias("messages"), "shard")
     nothing = F.lit(None).cast(frame.schema["shard"].dataType).alias("shard")

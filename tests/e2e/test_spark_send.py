@@ -268,7 +268,7 @@ def test_rows_due_too_soon_are_sent_once_over_all_runs_of_the_job(
     words = ("schedule", tmp_path / "t.parquet", "--due", "at", "--to", "near", "--payload", "text", "--stage", stage,
              "--job", "j", "--url", server.url, "--soon", "send", "--json")  # fmt: skip
     unnamed = command(*words)
-    assert unnamed.returncode == 1 and "--soon send: what is sent needs a name" in unnamed.stderr
+    assert unnamed.returncode == 1 and "--soon send: rows need names" in unnamed.stderr
     strict = command(*words, "--name", "id", "--strict")
     assert strict.returncode == 1 and "does not go with --strict" in strict.stderr
     assert not list(stage.iterdir())

@@ -276,7 +276,7 @@ def test_a_server_that_never_answers_fails_the_job(spark: SparkSession, away: Aw
     ("columns", "targets", "said"),
     [
         ("name string", Targets("id"), "column id: the table does not have it; it has name"),
-        ("id string, status int", Targets("id"), "column status: the answers have one of that name"),
+        ("id string, status int", Targets("id"), "column status: the answers have a column of this name"),
     ],
 )
 def test_bad_input_names_the_column(spark: SparkSession, columns: str, targets: Targets, said: str) -> None:
