@@ -1,6 +1,6 @@
-"""The options of the data source, as values. Every option is known, or it is refused by its name.
+"""Parses the options of the data source, and refuses unknown ones.
 
-Spark lowers the letters of options, and adds some of its own to those of a stream.
+Spark lowers the case of options, and adds its own for a stream.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("scheduled",), "delivered": ("delivered",), "cancelled": ("cancelled",), "dead": ("dead",),
     "ended": ("delivered", "cancelled", "dead"),
 }  # fmt: skip
-"""What can be read of messages, and which statuses they have."""
+"""Values of the option `what`, with their statuses."""
 DELIVERIES: Final = "deliveries"
-MAX_RANGES: Final = 10_000  # of time, for each shard
-_SOME_RANGES: Final = 48  # where no length is given
+MAX_RANGES: Final = 10_000  # of time, per shard
+_SOME_RANGES: Final = 48  # by default
 _SHARED: Final = ("url", "api_key", "api_key_file", "timeout", "patience")
 _READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
 _READ_DELIVERIES: Final = (*_SHARED, "what", "topic", "page", "startingOffsets", "maxRecordsPerBatch")
@@ -35,21 +35,21 @@ _WRITE: Final = (*_SHARED, "batch", "past", "refused")
 _SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _PAGE, _BATCH = 1_000, 5_000
 _KEY_CHARACTERS: Final = 4_096
-_EARLIEST, _LATEST = -2, -1  # as Spark's Kafka source has them
+_EARLIEST, _LATEST = -2, -1  # as in Spark's Kafka source
 _RECORDS: Final = 1_000_000  # in a batch of a stream
-_DOUBLINGS: Final = 16  # of ranges that begin at the one end that is given: the last begins after years
+_DOUBLINGS: Final = 16  # of ranges with one open end: the last begins after years
 
 
 Offsets = dict[str, dict[int, int]]
 """The next offset to read, by topic and partition."""
 Spans = Sequence[tuple[int, int]]
-"""The first offset that is kept of each partition of a topic, and the next one to be given."""
+"""The first offset that is kept of each partition of a topic, and the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReading:
-    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a batch of a
-    stream."""
+    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a stream's
+    batch."""
 
     server: Server
     topics: tuple[str, ...]
@@ -60,7 +60,7 @@ class DeliveryReading:
     patience_s: float = 300.0
 
     def first(self, spans: Mapping[str, Spans]) -> Offsets:
-        """The first offsets of a query. Raises BadInput for those that topics do not have."""
+        """The first offsets of a query. Raises BadInput for offsets outside the topics."""
         first: Offsets = {topic: {} for topic in spans}
         for topic, partitions in spans.items():
             starting = self.starting.get(topic, {})
@@ -80,8 +80,8 @@ class DeliveryReading:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`since`, `until`: due times, epoch ms; `window`: ms of a range, None chooses. `page`: messages in one answer.
-    `patience_s`: so long a task asks again while it gets no answer."""
+    """`since`, `until`: due times, epoch ms; `window`: ms of a range, None for a default. `page`: messages per answer.
+    `patience_s`: how long a task repeats requests without an answer."""
 
     server: Server
     statuses: tuple[str, ...] = STATUSES["pending"]
@@ -95,8 +95,8 @@ class Reading:
     patience_s: float = 300.0
 
     def ranges(self) -> list[tuple[int | None, int | None]]:
-        """Ranges of due times: [since, until) in parts. If one end is open, each is twice as long as the one before it,
-        seen from the other end; if both are, there is one."""
+        """Ranges of due times: [since, until) in parts. With one open end, lengths double away from the other end; with
+        two, there is one range."""
         if self.since is None or self.until is None:
             edges: list[int | None] = [self.since, self.until]
             lengths = [(self.window or WINDOW_MS) << doubling for doubling in range(_DOUBLINGS)]
@@ -115,8 +115,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """`batch`: messages in one request, at most 10,000. `skip`: rows that are refused are only counted. `refused`: the
-    folder for those of a stream. `past`: rows due more than a day ago are meant."""
+    """`batch`: messages in one request, at most 10,000. `skip`: only count refused rows. `refused`: the folder for
+    those of a stream. `past`: accept rows due more than a day ago."""
 
     server: Server
     batch: int = _BATCH
@@ -144,12 +144,12 @@ def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> D
     values = _own_options(options, _READ_DELIVERIES)
     if values.get("what") != DELIVERIES:
         raise BadInput(
-            f"option what: a stream reads {DELIVERIES}; messages by status have no order to go on from, so read them "
+            f"option what: a stream reads {DELIVERIES}; messages by status have no order to continue from: read them "
             "as a table"
         )
     topics = [topic.strip() for topic in values.get("topic", "").split(",")]
     if not all(topics):
-        raise BadInput("option topic: is missing: say which topics to read, with commas between them")
+        raise BadInput("option topic: is missing: name the topics to read, separated by commas")
     starting, otherwise = values.get("startingoffsets", "latest" if stream else "earliest"), _EARLIEST
     offsets: Any = {}
     if starting.startswith("{"):
@@ -189,7 +189,7 @@ def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
     if folder is None and stream and refused != "skip":
         raise BadInput(
             "option refused: a stream needs a folder that all executors see under the same path, such as "
-            "/shared/refused, or skip: one row that is refused would end each run"
+            "/shared/refused, or skip: otherwise one refused row would end each run"
         )
     if folder is None and refused not in ("fail", "skip"):
         raise BadInput(f"option refused: {refused!r} is not one of fail, skip")
@@ -206,7 +206,7 @@ def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str
 
 
 def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60.0) -> Server:
-    """The server, by the driver's environment where nothing is given: executors may have another. Raises BadInput."""
+    """The server; defaults are from the driver's environment, because executors may have another. Raises BadInput."""
     try:
         base: str = http_options(url, None, 1.0)["base_url"]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Sending messages until each has an answer. No Spark in here."""
+"""Sends messages until each has an answer. Uses no Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
 
 
 class PostResult(NamedTuple):
-    """The outcome of a message: accepted, repeated (it was there already), or refused with the reason."""
+    """The outcome of a message: accepted, repeated (accepted before), or refused with the reason."""
 
     status: str
     detail: str | None = None
@@ -28,10 +28,10 @@ def posted(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> list[PostResult]:
-    """An answer for each draft, in order. All have names, so a draft without an answer is sent again.
+    """An answer for each draft, in order. All drafts have names, so those without an answer are sent again.
 
-    Raises `Unavailable` and `Unreachable` once nothing was answered for `patience_s` seconds, and errors that refuse a
-    whole request.
+    Raises `Unavailable` and `Unreachable` after `patience_s` seconds without an answer, and errors that refuse a whole
+    request.
     """
     answers: list[PostResult] = []
     for result in until_answered(drafts, send, _outcome_of, patience_s, clock, sleep):

@@ -1,4 +1,4 @@
-"""Writing rows as messages under their names, by batches over HTTP: a row that is written twice is one message."""
+"""Writes rows as named messages in batches over HTTP: a row that is written twice is one message."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from duemq.pipeline.spark_source.options import Writing
 from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
 from duemq.pipeline.spark_source.refused import RefusedRows
 
-_BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
-_MAX_REASONS: Final = 5  # refusals that an error tells
+_BYTES: Final = 8 << 20  # of payloads and keys in one request, and of our copy in memory
+_MAX_REASONS: Final = 5  # in an error
 ANSWERS: Final = pa.schema([("name", pa.string()), ("status", pa.string()), ("detail", pa.string())])
 ANSWERS_DDL: Final = "name string, status string, detail string"
 Send = Callable[[Sequence[Draft]], Sequence[BatchResult]]
@@ -30,7 +30,7 @@ log = logging.getLogger("duemq.pipeline")
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did. `reasons`: of some of those that were refused."""
+    """The result of a task. `reasons`: for some refused rows."""
 
     accepted: int = 0
     repeated: int = 0
@@ -50,7 +50,7 @@ class Written(WriterCommitMessage):
 
 
 def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
-    """Write the rows of one task. Raises what the client does where nothing is answered any more."""
+    """Write the rows of one task. Raises the client's errors."""
     done, refused = Written(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
     with writing.server.client() as client:
         for row, answer in _answered_rows(batches, client.send_batch, writing):
@@ -76,8 +76,7 @@ def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
 
 def settle(messages: Iterable[Any], writing: Writing) -> None:
-    """What the driver does once all tasks are done. Raises JobFailed for rows that were refused, unless they are in a
-    folder or to be skipped."""
+    """Sum up all tasks on the driver. Raises JobFailed for refused rows, unless they are in a folder or skipped."""
     done = [one for one in messages if isinstance(one, Written)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
@@ -90,7 +89,7 @@ def settle(messages: Iterable[Any], writing: Writing) -> None:
 
 
 class MessageWriter(DataSourceArrowWriter):
-    """Writes a table. A task that fails in between is repeated, and so are its names."""
+    """Writes a table. A failed task is repeated with the same names."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
@@ -103,7 +102,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream. A batch that was under way when the query ended is repeated, and so are its names."""
+    """Writes a stream. An interrupted batch is repeated with the same names."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
@@ -150,14 +149,14 @@ def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[s
 
 
 def _bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its texts as bytes: one that is not UTF-8 is the matter of its row alone."""
+    """The batch with texts as bytes: invalid UTF-8 then only affects its row."""
     bytes_of = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     columns = [column.cast(bytes_of[column.type]) if column.type in bytes_of else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
-    """The message, or why it cannot be sent. `now`: epoch ms; None: long past times are meant."""
+    """The message, or why it cannot be sent. `now`: epoch ms; None accepts long past times."""
     what = "a column"
     try:
         for what in ("name", "topic", "due_ms", "payload"):
@@ -170,7 +169,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
         what = "key"
         key = None if row.get("key") is None else row["key"].decode()
     except UnicodeDecodeError:
-        return f"{what}: is not UTF-8, which HTTP cannot say: send it through Kafka (docs/guides/pipeline/send.md)"
+        return f"{what}: is not UTF-8, which HTTP cannot carry: send it through Kafka (docs/guides/pipeline/send.md)"
     headers, labels = _headers(row.get("headers")), row.get("labels") or None
     if isinstance(headers, str):
         return headers
@@ -188,7 +187,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
 
 
 def _headers(pairs: Any) -> list[tuple[str, bytes]] | str | None:
-    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text says why not."""
+    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text is the problem."""
     if not pairs:
         return None
     headers: list[tuple[str, bytes]] = []
