@@ -1,8 +1,9 @@
-"""Frames that a job computes once and reads many times, kept as Parquet files until the job ends.
+"""Frames that a job computes once and reads many times: Parquet files in a folder that goes with the job.
 
-A persisted frame keeps its plan, and Spark analyses the whole plan again with every step on top of it; reading a file
-is a plan of one line. Files take no executor memory and outlive the executor that wrote them. A Connect client can only
-send short plans: protobuf limits nesting to 100 levels, which a few joins over nested expressions exceed.
+A persisted frame keeps the plan that made it, and Spark analyses all of that again with every step that is put on top
+of it. Files are read by a plan of one line. They take none of the executors' memory, outlive the executor that wrote
+them, and keep plans so short that a Connect client can send them: protobuf takes no message that nests more than 100
+deep, as a few joins over nested expressions do.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from duemq.pipeline.spark.connect import is_remote
 from duemq.pipeline.spark.session import override
 
 NAME: Final = "_scratch"
-# Spark assumes that files are as small in memory as on disk, and would broadcast millions of these rows.
+# Spark takes files for as small in memory as they are on disk: it would broadcast millions of rows of these.
 _COMPRESSED: Final = {"spark.sql.sources.fileCompressionFactor": "10.0"}
 
 
 class Scratch:
-    """The folder `_scratch` below `folder` (a URI), which driver and executors share. It replaces files that a killed
-    job left there, and removes all of them at the end."""
+    """The folder `_scratch` below `folder` (`storage.uri_of`), which driver and executors share. What an earlier job
+    left there when it was killed is replaced; all of it is removed in the end."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark, self._folder = spark, below(folder, NAME)
@@ -35,7 +36,7 @@ class Scratch:
         self._stack = ExitStack()
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Write a frame; return one that reads the files."""
+        """Write a frame, and give what reads it."""
         uri = below(self._folder, str(len(self._frames)))
         frame.write.mode("overwrite").parquet(uri)
         written = self._spark.read.schema(frame.schema).parquet(exact(uri))
@@ -51,13 +52,13 @@ class Scratch:
     ) -> None:
         self._stack.close()
         remote, path = is_remote(self._spark), local_path(self._folder)
-        if remote:  # a Connect client cannot remove files, but can replace them by empty ones
+        if remote:  # nothing there removes a folder for us, but what is in it can be made small
             for number, frame in enumerate(self._frames):
                 empty = self._spark.createDataFrame([], frame.schema)
                 empty.write.mode("overwrite").parquet(below(self._folder, str(number)))
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)
         elif not remote:
-            with suppress(Py4JJavaError):  # leftovers do no harm: the next job replaces them
+            with suppress(Py4JJavaError):  # what is left does no harm: the next job replaces it
                 files, where = hadoop_path(self._spark, self._folder)
                 files.delete(where, True)
