@@ -13,5 +13,13 @@ class JobFailed(DuemqError):
     """A job cannot go on. The sentence says which work is done; the job can be run again."""
 
 
+class RowsRejected(JobFailed):
+    """A strict job has rejected rows: nothing is scheduled or sent."""
+
+
+class Stopped(DuemqError):
+    """Ctrl-C. The sentence says how to go on."""
+
+
 class BadInput(DuemqError):
     """The input cannot be used: a missing column, a wrong type. Nothing was done."""

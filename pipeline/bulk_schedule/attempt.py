@@ -23,17 +23,13 @@ from duemq.pipeline.bulk_schedule.files import WrittenFile, sums
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected, repeated_names
 from duemq.pipeline.columns import OWN, Columns
-from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.errors import JobFailed, RowsRejected
 from duemq.pipeline.files.uris import below, local_path, uri_of
 from duemq.pipeline.spark.progress import Teller, step
 
 _MARGIN_MS: Final = 10_000  # between the manifest and the server's answer to the hand-over
 _IMPORT_RATE: Final = 1_000  # rows per ms that the server imports
 _LEAST_TASKS: Final = 3  # for an estimate of the time for all
-
-
-class RowsRejected(JobFailed):
-    """A strict job has rejected rows: nothing is scheduled."""
 
 
 @dataclass(frozen=True, slots=True)

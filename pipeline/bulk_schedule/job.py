@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.pipeline.bulk_schedule.attempt import Attempt, RowsRejected
+from duemq.pipeline.bulk_schedule.attempt import Attempt
 from duemq.pipeline.bulk_schedule.ids import ids
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
 from duemq.pipeline.bulk_schedule.plans import plan_of
@@ -31,8 +31,6 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.server import Server
 from duemq.pipeline.logs.tables import fingerprint, schema_of
 from duemq.pipeline.spark.progress import Silent, Teller
-
-__all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from duemq.client import Admin, Client
+from duemq.client.http.connection import http_options, tls_files
 from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
-from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.storage.limits import ImportLimits
 from duemq.tls.files import TlsFiles
 
@@ -33,6 +35,16 @@ class Server:
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = 60.0
     tls: TlsFiles = field(default_factory=TlsFiles)
+
+    @classmethod
+    def at(cls, url: str | None, api_key: str | None = None, timeout_s: float = 60.0, **more: Any) -> Self:
+        """The server, and `more` fields. Missing values come from the environment of this process: that of an executor
+        may differ. Raises BadInput."""
+        try:
+            base: str = http_options(url, None, 1.0)["base_url"]
+        except ValueError as error:
+            raise BadInput(f"option url: {error}") from error
+        return cls(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s, tls_files(), **more)
 
     def client(self) -> Admin:
         tls = self.tls

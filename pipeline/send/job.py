@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.rules import BulkRules, rejected
 from duemq.pipeline.columns import Columns
+from duemq.pipeline.errors import RowsRejected
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.logs.kafka import Kafka
 from duemq.pipeline.send.buffer_topic import buffer_of, shards_of, sink_options

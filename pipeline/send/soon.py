@@ -21,11 +21,12 @@ from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules
 from duemq.pipeline.columns import OWN, Columns, column
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
+from duemq.pipeline.logs.server import Server
 from duemq.pipeline.send.commands import fields
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.spark.progress import Silent, Teller, step
-from duemq.pipeline.spark_source.options import Writing, server_at
+from duemq.pipeline.spark_source.options import Writing
 from duemq.pipeline.spark_source.patience import REFUSED
 from duemq.pipeline.spark_source.posting import ANSWERS_DDL, posting
 
@@ -79,7 +80,7 @@ def send_soon(
     if (done := _counted(spark, answers)) is not None and done.sent + done.left == manifest.rejected:
         teller.says("rows due too soon were sent before")
         return done
-    server = server_at(url)
+    server = Server.at(url)
     rules = rules or BulkRules.of(server.limits())
     if rules.server_clock(clock)() > manifest.began + REMEMBERED_MS:
         raise JobFailed(

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from duemq.client.http.errors import BY_CODE
 from duemq.model.errors import DuemqError, Rejected, Unavailable
-from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.errors import BadInput, JobFailed, Stopped
 
 _AWAY = ("Unavailable", "DiskFull", "Unreachable")
 _OURS = "duemq."  # the prefix of our errors in a traceback
@@ -23,9 +23,11 @@ _OF_PYTHON = re.compile(r"^((?:\w+\.)*\w+: .+)$", re.MULTILINE)
 @contextmanager
 def failures_told(and_then: str) -> Iterator[None]:
     """Raise an executor's duemq error as the driver's own, SQL that Spark rejects as BadInput, any other Spark error as
-    JobFailed. `and_then`: a sentence about the state of the job, which ends the message."""
+    JobFailed, and Ctrl-C as Stopped. `and_then`: a sentence about the state of the job, which ends the message."""
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise Stopped(f"stopped. {and_then}") from error
     except AnalysisException as error:
         raise BadInput(str(error).partition("\n")[0].partition(" SQLSTATE:")[0]) from error
     except (PySparkException, Py4JError) as error:

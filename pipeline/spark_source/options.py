@@ -6,14 +6,12 @@ Spark lowers the case of options, and adds its own for a stream.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from duemq.client.http.connection import http_options, tls_files
 from duemq.model.errors import Rejected
 from duemq.model.timing import FIRST_MS, LAST_MS, WINDOW_MS, parse_duration, parse_instant
 from duemq.pipeline.errors import BadInput
@@ -205,15 +203,6 @@ def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str
     return values
 
 
-def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60.0) -> Server:
-    """The server; defaults are from the driver's environment, because executors may have another. Raises BadInput."""
-    try:
-        base: str = http_options(url, None, 1.0)["base_url"]
-    except ValueError as error:
-        raise BadInput(f"option url: {error}") from error
-    return Server(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s, tls_files())
-
-
 def _server(values: Mapping[str, str]) -> Server:
     key, path = values.get("api_key"), values.get("api_key_file")
     if path is not None:
@@ -226,7 +215,7 @@ def _server(values: Mapping[str, str]) -> Server:
             key = None
         if not key:
             raise BadInput(f"option api_key_file: the first line of {path} is no key that can be read here")
-    return server_at(values.get("url"), key, _seconds(values, "timeout", 60.0))
+    return Server.at(values.get("url"), key, _seconds(values, "timeout", 60.0))
 
 
 def _instant(values: Mapping[str, str], name: str) -> int | None:

@@ -24,11 +24,10 @@ from pyspark.sql import functions as F
 from duemq.client import Client
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.errors import BadInput, JobFailed, RowsRejected
 from duemq.pipeline.logs.ranges import Logs
 from duemq.pipeline.send import commands_of, send, send_stream, shards_of
 from duemq.pipeline.send.soon import send_soon

@@ -39,7 +39,7 @@ def test_each_option_says_what_it_says() -> None:
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(typer.BadParameter, match="the payload is one of both"):
+    with pytest.raises(typer.BadParameter, match="use only one of them"):
         columns_of(**NONE | {"payload": "a", "payload_base64": "b"})
     with pytest.raises(typer.BadParameter, match="'y' is not NAME=VALUE"):
         columns_of(**NONE | {"headers": "x=a,y"})
