@@ -18,6 +18,7 @@ from duemq.model.messages.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.model.topics.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_BYTES
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
+from duemq.pipeline.columns.instants import shown
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.server import message_limits
 from duemq.storage.limits import ImportLimits
@@ -26,7 +27,6 @@ REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
 _LABEL = rf"^(?:{LABEL.pattern})\z"
 LEAD_MS: Final = 10 * 60_000
-_SHOWN = 60  # characters of a wrong value
 _MAX_REPEATED = 100_000  # names that are sent to each executor
 _AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 
@@ -111,15 +111,18 @@ Wrong = tuple[Column, list[Column]]
 """The condition of a broken rule, and its sentence."""
 
 
+def sentence(columns: Columns, field: str, *parts: object) -> list[Column]:
+    """A sentence about a field, in parts."""
+    about = F.lit(columns.source(field) + ": ")
+    return [about, *(part if isinstance(part, Column) else F.lit(part) for part in parts)]
+
+
 def _wrongs(columns: Columns, rules: BulkRules, now: int) -> Iterator[Wrong]:
     limits = rules.limits
     due, expires = F.col(OWN + "due_ms"), F.col(OWN + "expires_ms")
 
     def says(name: str, *parts: object) -> list[Column]:
-        return [
-            F.lit(columns.source(name) + ": "),
-            *(part if isinstance(part, Column) else F.lit(part) for part in parts),
-        ]
+        return sentence(columns, name, *parts)
 
     def too_long(name: str, limit: int) -> Wrong:
         length = F.octet_length(F.col(OWN + name))
@@ -167,7 +170,7 @@ def _topic(topic: Column, limits: ImportLimits, says: Says) -> Iterator[Wrong]:
     yield ~topic.rlike(TOPIC), says(
         f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. or "
         "__, not '",
-        F.left(F.make_valid_utf8(topic), F.lit(_SHOWN)), "'",
+        shown(F.make_valid_utf8(topic)), "'",
     )  # fmt: skip
     if limits.topics:
         allowed = "|".join(f"(?:{translate(pattern)})" for pattern in limits.topics)

@@ -92,20 +92,16 @@ def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka
 
 def instant_of(text: str, option: str) -> int:
     """The epoch ms of an option's value. Raises BadParameter."""
-    with _option_errors(option):
+    try:
         return parse_instant(text, option, text=True)
+    except Rejected as error:
+        raise typer.BadParameter(error.detail, param_hint=option) from error
 
 
 def duration_of(text: str, option: str) -> int:
     """The milliseconds of an option's value. Raises BadParameter."""
-    with _option_errors(option):
-        return parse_duration(text, option, text=True)
-
-
-@contextmanager
-def _option_errors(option: str) -> Iterator[None]:
     try:
-        yield
+        return parse_duration(text, option, text=True)
     except Rejected as error:
         raise typer.BadParameter(error.detail, param_hint=option) from error
 

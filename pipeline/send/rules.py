@@ -15,8 +15,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.topics.rules import NAME, NAME_BYTES, NAME_RULE
-from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, Wrong, judged, sentence
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
+from duemq.pipeline.columns.instants import shown
 from duemq.pipeline.columns.past import LONG_PAST, LONG_PAST_MS
 from duemq.pipeline.errors import BadInput
 
@@ -26,7 +27,6 @@ _NAME = rf"^(?:{NAME.pattern})\z"
 # The server strips labels. These are the characters that Python's `str.strip` removes and that a label may have.
 _SPACE = r"[ \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
 _PADDED = rf"^{_SPACE}|{_SPACE}\z"
-_SHOWN = 60  # characters of a wrong value
 
 
 def sendable(
@@ -52,32 +52,27 @@ def sendable(
     return judged_rows.withColumn(OWN + REASON, F.coalesce(F.col(OWN + REASON), *wrongs))
 
 
-Wrong = tuple[Column, list[Column]]
-
-
 def _wrongs(columns: Columns, clock: Column, past: bool) -> Iterator[Wrong]:
+    due, name, expires = (F.col(OWN + field) for field in ("due_ms", "name", "expires_ms"))
+
+    def says(field: str, *parts: object) -> list[Column]:
+        return sentence(columns, field, *parts)
+
     if not past:
-        due = F.col(OWN + "due_ms")
-        about = F.lit(f"{columns.source('due_ms')}: ")
-        yield due < clock - LONG_PAST_MS, [about, due.cast("string"), F.lit(f" {LONG_PAST}")]
-    name = F.col(OWN + "name")
-    about = F.lit(f"{columns.source('name')}: ")
-    yield name.isNull(), [about, F.lit("is null; every message needs one")]
-    shown = F.left(F.make_valid_utf8(name), F.lit(_SHOWN))
-    rule = F.lit(f"must have {NAME_RULE}, not '")
-    yield ~name.rlike(_NAME) | (F.octet_length(name) > NAME_BYTES), [about, rule, shown, F.lit("'")]
+        yield due < clock - LONG_PAST_MS, says("due_ms", due.cast("string"), f" {LONG_PAST}")
+    yield name.isNull(), says("name", "is null; every message needs one")
+    yield (
+        ~name.rlike(_NAME) | (F.octet_length(name) > NAME_BYTES),
+        says("name", f"must have {NAME_RULE}, not '", shown(F.make_valid_utf8(name)), "'"),
+    )
     if columns.has_headers:
-        about = F.lit(f"{columns.source('headers')}: ")
         reserved = F.exists(F.col(OWN + "headers"), lambda header: header["name"].isin(*TIME_HEADERS))
         yield (
             reserved,
-            [about, F.lit(f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message")],
+            says("headers", f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message"),
         )
     if columns.labels is not None:
-        about = F.lit(f"{columns.source('labels')}: ")
         padded = F.exists(F.col(OWN + "labels"), lambda label: label.rlike(_PADDED))
-        yield padded, [about, F.lit("a label must not begin or end with a space")]
+        yield padded, says("labels", "a label must not begin or end with a space")
     if columns.expires is not None:
-        expires = F.col(OWN + "expires_ms")
-        about = F.lit(f"{columns.source('expires_ms')}: ")
-        yield expires < clock, [about, expires.cast("string"), F.lit(" has passed")]
+        yield expires < clock, says("expires_ms", expires.cast("string"), " has passed")

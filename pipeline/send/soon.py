@@ -27,8 +27,7 @@ from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.spark.progress import Silent, Teller, step
 from duemq.pipeline.spark_source.options import Writing
-from duemq.pipeline.spark_source.patience import REFUSED
-from duemq.pipeline.spark_source.posting import ANSWERS_DDL, posting
+from duemq.pipeline.spark_source.posting import ANSWERS_DDL, REFUSED, posting
 
 REMEMBERED_MS: Final = 24 * 3_600_000  # the default time for which names are remembered after their messages ended
 _NAME: Final = "duemq_job_name"

@@ -7,6 +7,9 @@ On a laptop it is `local[*]`, quiet, and bound to the loopback. Settings given t
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +24,10 @@ from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.spark import connect
 from duemq.pipeline.spark.check import has_connector
 from duemq.pipeline.spark.connector import fetch, from_folder, is_configured
-from duemq.pipeline.spark.java import check_java
 
+OLDEST_JAVA = 17  # for Spark 4
+_JAVA_VERSION = re.compile(r'version "(\d+)')
+_JAVA_TIMEOUT_S = 30.0
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -100,6 +105,34 @@ def session(
     if submitted and "spark.log.level" not in caller_settings:
         spark.sparkContext.setLogLevel("WARN")  # at INFO every task logs a line
     return spark
+
+
+def check_java() -> Path:
+    """The Java that Spark will start: in `JAVA_HOME`, else `java` on PATH. Raises SparkUnavailable."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None:
+        raise SparkUnavailable(
+            f"Spark needs a Java of version {OLDEST_JAVA} or newer, and there is none on PATH or in JAVA_HOME: install a "
+            "JDK"
+        )
+    if (version := _java_version(program)) < OLDEST_JAVA:
+        of = "JAVA_HOME" if home else "PATH"
+        what = f"is Java {version}" if version else "does not run"
+        raise SparkUnavailable(f"Spark needs Java {OLDEST_JAVA} or newer; {program} (of {of}) {what}")
+    return Path(program)
+
+
+def _java_version(program: str) -> int:
+    """The major version of a Java; 0 if it does not run."""
+    try:
+        result = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    version = _JAVA_VERSION.search(result.stderr)
+    return int(version[1]) if version else 0
 
 
 def chosen_settings(settings: Mapping[str, str]) -> dict[str, str]:

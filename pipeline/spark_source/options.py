@@ -131,7 +131,7 @@ def reading(options: Mapping[str, str]) -> Reading:
     if what not in STATUSES:
         raise BadInput(f"option what: {what!r} is not one of {', '.join((*STATUSES, DELIVERIES))}")
     return Reading(
-        _server(values), STATUSES[what], _instant(values, "since"), _instant(values, "until"), _window(values),
+        _server(values), STATUSES[what], _time(values, "since"), _time(values, "until"), _time(values, "window"),
         values.get("topic"), values.get("key"), values.get("label"), _number(values, "page", _PAGE, 1_000),
         _seconds(values, "patience", 300.0),
     )  # fmt: skip
@@ -218,23 +218,15 @@ def _server(values: Mapping[str, str]) -> Server:
     return Server.at(values.get("url"), key, _seconds(values, "timeout", 60.0))
 
 
-def _instant(values: Mapping[str, str], name: str) -> int | None:
+def _time(values: Mapping[str, str], name: str) -> int | None:
+    parse = parse_duration if name == "window" else parse_instant
     try:
-        return parse_instant(values[name], f"option {name}", text=True) if name in values else None
+        ms = parse(values[name], f"option {name}", text=True) if name in values else None
     except Rejected as error:
         raise BadInput(error.detail) from error
-
-
-def _window(values: Mapping[str, str]) -> int | None:
-    if "window" not in values:
-        return None
-    try:
-        length = parse_duration(values["window"], "option window", text=True)
-    except Rejected as error:
-        raise BadInput(error.detail) from error
-    if length < 1_000:
+    if name == "window" and ms is not None and ms < 1_000:
         raise BadInput(f"option window: must be a second or longer, not {values['window']}")
-    return length
+    return ms
 
 
 def _number(values: Mapping[str, str], name: str, default: int, most: int) -> int:

@@ -6,18 +6,19 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from duemq.client import ABSENT, Draft
+from duemq.client import ABSENT, Draft, Message
 from duemq.client.http.blocking.message import BatchResult
+from duemq.client.http.errors import RejectedError
 from duemq.model.timing import why_implausible
 from duemq.pipeline.columns.past import why_long_past
 from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.logs.server import Clock, Sleep, until_answered
 from duemq.pipeline.spark_source.options import Writing
-from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
 from duemq.pipeline.spark_source.refused import RefusedRows
 
 _BYTES: Final = 8 << 20  # of payloads and keys in one request, and of our copy in memory
@@ -26,6 +27,14 @@ ANSWERS: Final = pa.schema([("name", pa.string()), ("status", pa.string()), ("de
 ANSWERS_DDL: Final = "name string, status string, detail string"
 Send = Callable[[Sequence[Draft]], Sequence[BatchResult]]
 log = logging.getLogger("duemq.pipeline")
+ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
+
+
+class PostResult(NamedTuple):
+    """The outcome of a message: accepted, repeated (accepted before), or refused with the reason."""
+
+    status: str
+    detail: str | None = None
 
 
 @dataclass
@@ -132,6 +141,32 @@ def _answered_rows(
         answers = iter(posted(sent, send, writing.patience_s))
         for row, draft in zip(rows, drafts, strict=True):
             yield row, next(answers) if isinstance(draft, Draft) else PostResult(REFUSED, draft)
+
+
+def posted(
+    drafts: Sequence[Draft],
+    send: Callable[[Sequence[Draft]], Sequence[BatchResult]],
+    patience_s: float,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> list[PostResult]:
+    """An answer for each draft, in order. All drafts have names, so those without an answer are sent again.
+
+    Raises `Unavailable` and `Unreachable` after `patience_s` seconds without an answer, and errors that refuse a whole
+    request.
+    """
+    answers: list[PostResult] = []
+    for result in until_answered(drafts, send, _outcome_of, patience_s, clock, sleep):
+        if isinstance(result, Exception):
+            raise result
+        answers.append(result)
+    return answers
+
+
+def _outcome_of(result: BatchResult) -> tuple[PostResult | Exception, bool]:
+    if isinstance(result, Message):
+        return PostResult(REPEATED if result.state.duplicate else ACCEPTED), True
+    return (PostResult(REFUSED, str(result)), True) if isinstance(result, RejectedError) else (result, False)
 
 
 def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[str, Any]]]:
