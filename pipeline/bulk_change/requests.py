@@ -19,7 +19,7 @@ from duemq.client.http.times import EpochMs
 from duemq.client.http.values import CancelResult, MoveResult
 from duemq.model.timing import why_implausible
 from duemq.pipeline.bulk_change.slots import Slots
-from duemq.pipeline.columns.past import why_long_past
+from duemq.pipeline.columns.instants import why_long_past
 from duemq.pipeline.logs import server
 
 T = TypeVar("T")

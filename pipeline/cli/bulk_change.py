@@ -142,7 +142,7 @@ def _folder(spark: SparkSession, answers: str | None) -> str | None:
 def _tell_dry(spark: SparkSession, teller: Teller, target_rows: DataFrame, as_json: bool) -> None:
     from pyspark.sql import functions as F
 
-    from duemq.pipeline.bulk_change.messages import TARGET
+    from duemq.pipeline.bulk_change.job import TARGET
     from duemq.pipeline.spark.progress import step
 
     with step(spark, teller, "counting"):

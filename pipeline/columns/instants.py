@@ -34,6 +34,8 @@ _DAYS = tuple(day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.mi
 _NO_ZONE = "has no time zone, and none is given for such times"
 _YEARS = "is not in the years 1 to 9999"
 _SHOWN = 60  # characters of a wrong value
+LONG_PAST_MS: Final = 86_400_000
+LONG_PAST: Final = "is more than a day past (with past=send it is delivered at once)"
 
 
 class Time(NamedTuple):
@@ -111,6 +113,11 @@ def need_time(value: Column, kind: DataType, what: str, *, zone: str | None = No
 def shown(value: Column) -> Column:
     """The beginning of a wrong value, for a sentence."""
     return F.left(value.cast("string"), F.lit(_SHOWN))
+
+
+def why_long_past(due: int, now: int) -> str | None:
+    """Why a time (epoch ms) is refused without past=send, or None."""
+    return f"{due} {LONG_PAST}" if due < now - LONG_PAST_MS else None
 
 
 def check_name_of_zone(zone: str) -> None:

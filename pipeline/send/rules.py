@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 from duemq.model.topics.rules import NAME, NAME_BYTES, NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, Wrong, judged, sentence
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
-from duemq.pipeline.columns.instants import shown
-from duemq.pipeline.columns.past import LONG_PAST, LONG_PAST_MS
+from duemq.pipeline.columns.instants import LONG_PAST, LONG_PAST_MS, shown
 from duemq.pipeline.errors import BadInput
 
 TIME_HEADERS: Final = ("x-delay", "DELAY")

@@ -113,8 +113,8 @@ def check_java() -> Path:
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if program is None:
         raise SparkUnavailable(
-            f"Spark needs a Java of version {OLDEST_JAVA} or newer, and there is none on PATH or in JAVA_HOME: install a "
-            "JDK"
+            f"Spark needs a Java of version {OLDEST_JAVA} or newer, and there is none on PATH or in JAVA_HOME: "
+            "install a JDK"
         )
     if (version := _java_version(program)) < OLDEST_JAVA:
         of = "JAVA_HOME" if home else "PATH"

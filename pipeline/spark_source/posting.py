@@ -15,7 +15,7 @@ from duemq.client import ABSENT, Draft, Message
 from duemq.client.http.blocking.message import BatchResult
 from duemq.client.http.errors import RejectedError
 from duemq.model.timing import why_implausible
-from duemq.pipeline.columns.past import why_long_past
+from duemq.pipeline.columns.instants import why_long_past
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import Clock, Sleep, until_answered
 from duemq.pipeline.spark_source.options import Writing

@@ -11,15 +11,17 @@ instead: only one query can write the table, files cannot be merged, and other r
 log.
 
 A merged folder appears by one rename; its sources are removed later and no longer count. A reader that lists the
-folders once, and skips those that are part of another one (`batches.py`; for SQL see
+folders once, and skips those that are part of another one (`standing`; for SQL see
 docs/guides/pipeline/history.md), reads each row once at any moment.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Sequence
-from typing import Any, Final
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -28,10 +30,46 @@ from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, neighbours, writing
-from duemq.pipeline.history.formats.batches import Batches, holds, named, standing
 
+_NAME: Final = re.compile(r"batch=(\d+)(?:-(\d+))?")
+_DIGITS: Final = 10
 _STAGING, _MERGING = "_staging", "_merging"
 _ATOMIC: Final = ("file", "hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # renames of folders are atomic
+
+
+class Batches(NamedTuple):
+    """A folder with all rows of the batches `first` to `last`."""
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        first, last = (f"{number:0{_DIGITS}d}" for number in self)
+        return f"batch={first}" if self.first == self.last else f"batch={first}-{last}"
+
+
+def named(name: str) -> Batches | None:
+    """The batches in the folder of this name; None for another kind of folder."""
+    match = _NAME.fullmatch(name)
+    return Batches(int(match[1]), int(match[2] or match[1])) if match else None
+
+
+def standing(folders: Iterable[Batches]) -> list[Batches]:
+    """The folders that are not part of another one, in order: a merged folder replaces its sources."""
+    survivors: list[Batches] = []
+    end = -1
+    for one in sorted(folders, key=lambda one: (one.first, -one.last)):
+        if one.last > end:
+            survivors.append(one)
+            end = one.last
+    return survivors
+
+
+def holds(folders: Sequence[Batches], number: int) -> bool:
+    """Whether a batch is in one of the folders, which come from `standing`."""
+    at = bisect_right(folders, number, key=lambda one: one.first)
+    return at > 0 and number <= folders[at - 1].last
 
 
 class Parquet:

@@ -21,8 +21,7 @@ from pyspark.testing import assertDataFrameEqual
 from duemq.client import Client, EpochMs
 from duemq.client.http.requests import Draft
 from duemq.pipeline.bulk_change import ChangeClient, ChangeResult, Targets, cancel, move
-from duemq.pipeline.bulk_change.job import in_order, new_times
-from duemq.pipeline.bulk_change.messages import TARGET
+from duemq.pipeline.bulk_change.job import TARGET, in_order, new_times
 from duemq.pipeline.cli.bulk_change import _tell_dry
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.spark.progress import Silent

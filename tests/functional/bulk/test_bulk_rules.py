@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duemq.model.errors import BadDelayFile
-from duemq.pipeline.bulk_change.messages import TARGET, Targets
+from duemq.pipeline.bulk_change.job import TARGET, Targets
 from duemq.pipeline.bulk_schedule.files import messages
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, reasons, rejected
 from duemq.pipeline.columns import OWN, Columns

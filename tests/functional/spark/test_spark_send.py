@@ -17,7 +17,7 @@ from duemq.model.messages.plain import Malformed
 from duemq.model.topics.rules import NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
-from duemq.pipeline.columns.past import LONG_PAST
+from duemq.pipeline.columns.instants import LONG_PAST
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.kafka import configured
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of
