@@ -24,51 +24,34 @@ EXAMPLES = common.examples(
 
 
 def audit(
-    out: Annotated[
-        str, typer.Option("--out", metavar="DIR", help="A folder for the tables and report.html: a path, or a URI.")
-    ],
+    out: Annotated[str, typer.Option(metavar="DIR", help="A path or URI for the tables and report.html.")],
     bootstrap: common.Bootstrap = "127.0.0.1:9092",
     kafka_set: common.KafkaSettings = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Ledger entries from then on: RFC 3339 with a zone, or epoch ms.")
+        str | None, typer.Option(help="Ledger entries from then on: RFC 3339 with a zone, or epoch ms.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Ledger entries before then.")] = None,
+    until: Annotated[str | None, typer.Option(help="Ledger entries before then.")] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topics",
-            help="Read this topic; may be repeated. '*': all topics, which may include copies.",
-            show_default="those that duemq delivers to",
-        ),
+        typer.Option(help="A topic; may be repeated. '*': all, also copies.", show_default="those of deliveries"),
     ] = None,
     tolerance_ms: Annotated[
         int, typer.Option("--tolerance", min=0, help="How many ms a record may be early, because clocks differ.")
     ] = 0,
     longest_retry: Annotated[
-        str,
-        typer.Option("--longest-retry", metavar="DURATION", help="The longest of the servers' delivery.retry_delays."),
+        str, typer.Option(metavar="DURATION", help="The longest of the servers' delivery.retry_delays.")
     ] = "1d",
     dead_letters: common.DeadLetters = "duemq.dlq",
     strict: Annotated[
         int | None,
-        typer.Option(
-            "--strict",
-            metavar="N",
-            min=0,
-            help="End with 1 if the outcome of more than N messages is unknown.",
-            show_default="any number is no error",
-        ),
+        typer.Option(metavar="N", min=0, help="End with 1 if over N outcomes are unknown.", show_default="no limit"),
     ] = None,
     outcomes: Annotated[
         bool, typer.Option("--outcomes", help="Also write the table outcomes, a row per message: it takes much longer.")
     ] = False,
     expected: Annotated[
         str | None,
-        typer.Option(
-            "--expected",
-            metavar="TABLE",
-            help="A file, folder or table with a column id: ids that are in no log are violations.",
-        ),
+        typer.Option(metavar="TABLE", help="A file, folder or table with a column id: ids in no log are violations."),
     ] = None,
     master: common.Master = None,
     conf: common.Settings = None,

@@ -31,10 +31,7 @@ PayloadBase64 = Annotated[str | None, typer.Option("--payload-base64", help="A c
 Key = Annotated[str | None, typer.Option("--key", help="The column of the key.")]
 Headers = Annotated[
     str | None,
-    typer.Option(
-        "--headers",
-        help="A column of maps or JSON objects, or name=column,name=column. Columns header.NAME are headers too.",
-    ),
+    typer.Option(help="A column of maps or JSON objects, or name=column,…; columns header.NAME are headers, too."),
 ]
 Nulls = Annotated[
     bool, typer.Option("--nulls", help="Send null payloads and header values as null instead of refusing the row.")

@@ -45,9 +45,7 @@ Settings = Annotated[
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark, such as spark.driver.memory=4g."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Bootstrap = Annotated[
-    str, typer.Option("--kafka", envvar="DUEMQ_KAFKA", help="Kafka's bootstrap servers.", show_default=True)
-]
+Bootstrap = Annotated[str, typer.Option("--kafka", envvar="DUEMQ_KAFKA", help="Kafka's bootstrap servers.")]
 KafkaSettings = Annotated[
     list[str] | None,
     typer.Option(
@@ -57,10 +55,7 @@ KafkaSettings = Annotated[
         "kafka.sasl.mechanism=OAUTHBEARER.",
     ),
 ]  # fmt: skip
-DeadLetters = Annotated[
-    str,
-    typer.Option("--dead-letters", metavar="TOPIC", help="As topics.dead_letter of the servers.", show_default=True),
-]
+DeadLetters = Annotated[str, typer.Option(metavar="TOPIC", help="As topics.dead_letter of the servers.")]
 
 
 def examples(*lines: str) -> str:

@@ -24,32 +24,24 @@ _NAMED = 3  # topics of a hot second
 
 def forecast(
     folder: Annotated[
-        str,
-        typer.Argument(
-            metavar="FOLDER", help="A backup, a folder of backups (the newest), or the data of a stopped server."
-        ),
+        str, typer.Argument(help="A backup, a folder of backups (the newest), or the data of a stopped server.")
     ],
     into: Annotated[
-        str | None,
-        typer.Option(
-            "--into", metavar="DIR", help="Write tables (Parquet) and forecast.html with plots here: a path, or a URI."
-        ),
+        str | None, typer.Option(metavar="DIR", help="A path or URI for tables (Parquet) and forecast.html with plots.")
     ] = None,
     length: Annotated[str, typer.Option("--for", metavar="DURATION", help="How far ahead, such as 12h or 30d.")] = "7d",
     start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="The start: RFC 3339 or epoch ms.", show_default="now"),
+        str | None, typer.Option("--from", metavar="TIME", help="RFC 3339 or epoch ms.", show_default="now")
     ] = None,
     capacity: Annotated[
         str | None,
         typer.Option(
-            "--capacity",
             metavar="N|FILE",
-            help="Messages per second that can be delivered, or what `duemq bench steady --json FILE` wrote.",
+            help="Messages per second that can be delivered, or a file of `bench steady --json`.",
             show_default="10000, the steady figure of docs/explain/benchmarks.md",
         ),
     ] = None,
-    hot: Annotated[int, typer.Option("--hot", min=1, max=10_000, help="How many hot seconds to name.")] = 10,
+    hot: Annotated[int, typer.Option(min=1, max=10_000, help="How many hot seconds to name.")] = 10,
     as_json: common.AsJson = False,
     master: common.Master = None,
     conf: common.Settings = None,

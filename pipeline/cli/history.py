@@ -28,32 +28,23 @@ EXAMPLES = common.examples(
 
 
 def history(
-    into: Annotated[str, typer.Option("--into", metavar="DIR", help="The table: a folder, or a URI that Spark knows.")],
+    into: Annotated[str, typer.Option(metavar="DIR", help="The table: a folder, or a URI that Spark knows.")],
     kafka: common.Bootstrap = "localhost:9092",
     kafka_set: common.KafkaSettings = None,
     topics: Annotated[
         str | None,
-        typer.Option(
-            "--topics",
-            metavar="REGEX",
-            help="Target topics, by whole names, later ones included; * also takes dlq.*.",
-            show_default="all but dlq.*",
-        ),
+        typer.Option(metavar="REGEX", help="Whole names of target topics; * includes dlq.*.", show_default="no dlq.*"),
     ] = None,
-    dead_letters: Annotated[
-        str, typer.Option("--dead-letters", metavar="TOPIC", help="duemq's setting topics.dead_letter.")
-    ] = "duemq.dlq",
+    dead_letters: common.DeadLetters = "duemq.dlq",
     table_format: Annotated[
         str | None,
-        typer.Option(
-            "--format", metavar="NAME", help="Of a new table: parquet, delta or iceberg.", show_default="parquet"
-        ),
+        typer.Option("--format", help="Of a new table: parquet, delta or iceberg.", show_default="parquet"),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all present records are in the table.")] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="S", min=0.1, help="Seconds until a batch smaller than --most.")
+        float, typer.Option(metavar="S", min=0.1, help="Seconds until a batch smaller than --most.")
     ] = 600.0,
-    most: Annotated[int, typer.Option("--most", min=1, help="Records in a batch, at most.")] = 1_000_000,
+    most: Annotated[int, typer.Option(min=1, help="Records in a batch, at most.")] = 1_000_000,
     compact: Annotated[
         bool, typer.Option("--compact", help="Join the files of small batches, and end. Reads no Kafka.")
     ] = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -51,11 +51,10 @@ def schedule(
     unit: table.Unit = "ms",
     job: Annotated[
         str | None,
-        typer.Option(help="The job's id, to continue it later.", show_default="from the table's files and the columns"),
+        typer.Option(help="The job's id, to continue it.", show_default="from its files and columns"),
     ] = None,
     stage: Annotated[
-        str | None,
-        typer.Option(help="A folder or s3a:// below the server's delay_files.import_from; required without --dry-run."),
+        str | None, typer.Option(help="A folder or s3a:// below the server's delay_files.import_from. Required.")
     ] = None,
     rejects: Annotated[str | None, typer.Option(help="A folder or URI for the rows that cannot be scheduled.")] = None,
     ids: Annotated[str | None, typer.Option(help="Write a table of the ids to this folder or URI (Parquet).")] = None,
@@ -70,14 +69,10 @@ def schedule(
     ] = "10m",
     link: Annotated[bool, typer.Option(help="Let the server link the files instead of copying them.")] = True,
     soon: Annotated[
-        str, typer.Option(help="Rows due too soon for a file: reject them, or send them as messages under their names.")
+        Literal["reject", "send"], typer.Option(help="Reject rows due too soon for a file, or send them by name.")
     ] = "reject",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Schedule nothing if a row is rejected (exit code 7).")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count the rows that would be scheduled, and the rejected by field.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Schedule nothing if a row is rejected (exit 7).")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count rows, rejected ones by field.")] = False,
     url: common.Url = None,
     master: common.Master = None,
     conf: common.Settings = None,

@@ -47,10 +47,8 @@ def send(
     where: table.Where = None,
     select: table.Select = None,
     compare_names: Annotated[bool, typer.Option(help="Reject rows that have one name and differ.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Send nothing if a row is rejected (exit code 7).")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count the rows that would be sent, and the rejected by field.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Send nothing if a row is rejected (exit 7).")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count rows, rejected ones by field.")] = False,
     kafka: common.Bootstrap = "localhost:9092",
     kafka_set: common.KafkaSettings = None,
     master: common.Master = None,
