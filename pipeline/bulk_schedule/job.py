@@ -27,10 +27,12 @@ from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.server import hand_over, imported, shown
 from duemq.pipeline.bulk_schedule.stage import stage_of
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.errors import BadInput
+from duemq.pipeline.errors import BadInput, RowsRejected
 from duemq.pipeline.logs.server import Server
 from duemq.pipeline.logs.tables import fingerprint, schema_of
 from duemq.pipeline.spark.progress import Silent, Teller
+
+__all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
