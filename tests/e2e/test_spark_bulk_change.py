@@ -63,7 +63,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
     assert nobody.returncode == 8
     (error,) = orjson.loads(nobody.stdout).values()
     assert (
-        error["detail"].startswith("cannot connect to http://127.0.0.1:9") and "run the same again" in error["detail"]
+        error["detail"].startswith("cannot connect to http://127.0.0.1:9") and "run it again" in error["detail"]
     )
     usage = spark("move", table, "--id", "id", url=away)
     assert usage.returncode == 2 and "say when" in usage.stderr
