@@ -80,8 +80,8 @@ def _stays(code: str, language: str, variables: dict[str, str], folder: Path) ->
         text=True,
         start_new_session=True,
     )
-    for port in (one or other for one, other in _LISTENS.findall(code)):
-        wait_for(lambda port=int(port): process.poll() is not None or _listens(port), f"port {port}")
+    for port in (int(one or other) for one, other in _LISTENS.findall(code)):
+        wait_for(lambda: process.poll() is not None or _listens(port), f"port {port}")  # noqa: B023  # called at once
     return process
 
 
