@@ -61,7 +61,7 @@ class NodeBackend:
         return None
 
     def refuse(self) -> None:
-        if (reason := self._node.upkeep.why_full()) is not None:
+        if (reason := self._node.maintenance.why_full()) is not None:
             raise DiskFull(reason, DISK_FULL_RETRY_S)
 
     def count_direct(self, messages: int) -> None:

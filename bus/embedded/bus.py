@@ -28,10 +28,10 @@ from duemq.bus.base import (
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.chunk import Chunk, take
-from duemq.bus.embedded.compaction import Compactor
+from duemq.bus.embedded.chunk_reader import ChunkReader
+from duemq.bus.embedded.compactor import Compactor
 from duemq.bus.embedded.group_commit import CommitGroup, GroupCommit, Trim
-from duemq.bus.embedded.history import History
-from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
 from duemq.bus.embedded.tail import RecentChunks, TailCache
@@ -68,7 +68,7 @@ class EmbeddedBus:
         self._topics, self._latest = load_topics(db)
         self._epochs: dict[str, int] = {}
         self._tails = TailCache(buffer_bytes)
-        self._history = History(db)
+        self._history = ChunkReader(db)
         self._compactor = Compactor(db)
         self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint)
         self._subscriptions = Subscriptions(self._commits.check)
@@ -358,7 +358,7 @@ class EmbeddedBus:
             if at < partition.end:
                 chunk = self._chunk_at(partition, at)  # a chunk that is trimmed only in part is kept whole
                 cut, position = min(before, chunk.first), chunk.position
-        start = Start(before, group.timestamp, position)
+        start = PartitionStart(before, group.timestamp, position)
         group.trims[partition] = Trim(start, cut)
         group.batch.put(partition.start_key, layout.START.pack(*start))
         if cut > partition.cut:

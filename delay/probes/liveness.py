@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _EXCUSED = frozenset((ShardState.REBUILDING, ShardState.STOPPED, ShardState.CLOSED))
 
 
-class Watched(Protocol):
+class WatchedShard(Protocol):
     """A shard. `pulse`: when its task began its last cycle or read of the log, by `monotonic` (s)."""
 
     @property
@@ -28,7 +28,7 @@ class Liveness:
     """Call `look` about every second. Time in which an outside cause delayed all shards does not count."""
 
     def __init__(
-        self, shards: Mapping[int, Watched], limit_s: float, excused: Callable[[], bool],
+        self, shards: Mapping[int, WatchedShard], limit_s: float, excused: Callable[[], bool],
         is_held_up: Callable[[int], bool] = lambda shard: False, now: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
         """`limit_s`: a task without progress for longer is stuck. `excused`: whether the log, ZooKeeper, or the node's

@@ -34,7 +34,7 @@ _MORE = 0.0
 _LOOKS = 30  # with a second between them
 
 
-class Context(Protocol):
+class MasterContext(Protocol):
     """What the shards of a node share. `clock` gives epoch ms."""
 
     @property
@@ -56,7 +56,7 @@ class Master:
         replica: Replica,
         bus: Bus,
         committer: Committer,
-        context: Context,
+        context: MasterContext,
         cycle_limits: CycleLimits,
         progress: Progress,
         files: FileImporter | None = None,

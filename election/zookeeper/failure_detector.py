@@ -50,8 +50,8 @@ class Talk(Enum):
     STRANGER = auto()  # another process answered
 
 
-class Link:
-    """This node's end of the links: it listens for all peers, and follows the given ones.
+class FailureDetector:
+    """Tells which peers are gone, by open connections, the links: it listens for all peers, and follows the given ones.
 
     `on_dead` is awaited for a peer whose process is gone, repeatedly until the peer is no longer followed.
     """
@@ -120,20 +120,20 @@ class Link:
 class _Greeter(asyncio.Protocol):
     """Sends its greeting and then nothing: only the open connection matters."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, detector: FailureDetector) -> None:
+        self._detector = detector
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        if len(self._link.callers) >= _MAX_CALLERS:
+        if len(self._detector.callers) >= _MAX_CALLERS:
             transport.abort()  # a peer sees a broken connection and tries again
             return
         _keep_alive(transport)
-        self._link.callers.add(transport)
-        transport.write(self._link.greeting)
+        self._detector.callers.add(transport)
+        transport.write(self._detector.greeting)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link.callers.discard(self._transport)
+        self._detector.callers.discard(self._transport)
 
 
 async def talk_to(peer: Peer, stay: bool = True) -> Talk:

@@ -18,7 +18,7 @@ _AGAIN_MS = 20
 _PATIENCE = 50  # retries of a read for committed frames: a second
 
 
-class Reader:
+class BrokerReader:
     """`saw_end` is called with each last stable offset from a broker."""
 
     def __init__(self, wire: Wire, saw_end: Callable[[Partition, int], None]) -> None:

@@ -22,7 +22,7 @@ from aiokafka import errors
 from aiokafka.client import CoordinationType
 
 from duemq.bus.base import TopicNames, WriteRefused
-from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
+from duemq.bus.kafka.produce.decisions import NONE, Decisions, LastTransaction
 from duemq.bus.kafka.produce.producer import Producer
 from duemq.bus.kafka.requests.describe_requests import DescribeTransactionsRequest
 from duemq.bus.kafka.requests.partition_producers import OpenIn, PartitionProducers
@@ -147,9 +147,9 @@ class OpenTransaction:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    async def _describe(self) -> Last:
+    async def _describe(self) -> LastTransaction:
 
-        async def ask() -> Last:
+        async def ask() -> LastTransaction:
             request = DescribeTransactionsRequest([self._id])
             answer = await self._wire.ask_coordinator(CoordinationType.TRANSACTION, self._id, request)
             for code, _, state, _, _, producer_id, *_ in answer.transactions:
@@ -157,7 +157,7 @@ class OpenTransaction:
                 if error.retriable:
                     raise error(f"transactional id {self._id!r}")
                 if not code:
-                    return Last(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
+                    return LastTransaction(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
             return NONE  # never used, or not permitted to know
 
         return await _unless_old(self._wire.retry(ask), NONE)

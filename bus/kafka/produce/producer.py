@@ -12,7 +12,7 @@ from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.messages.record import Partition
 
 
-class Setup(NamedTuple):
+class ProducerSetup(NamedTuple):
     """The parts of a producer. `name`: of its committer; `own`: duemq's own topics, all others are for messages.
 
     `on_coordinator_lost` is called as soon as the producer knows.

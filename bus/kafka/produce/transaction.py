@@ -21,7 +21,7 @@ from duemq.bus.kafka.produce.choice import make_producer
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.failures import translate
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
-from duemq.bus.kafka.produce.producer import Producer, Setup
+from duemq.bus.kafka.produce.producer import Producer, ProducerSetup
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.wire import Wire
@@ -71,7 +71,7 @@ class KafkaCommitter:
         self.state = COMMITTER.start
         self._reason: DuemqError | None = None  # why it has ended
         self._stopping: asyncio.Task[None] | None = None
-        setup = Setup(name, options, wire, catalog, own, self._coordinator_lost)
+        setup = ProducerSetup(name, options, wire, catalog, own, self._coordinator_lost)
         self._producer: Producer = make_producer(setup, v2=v2)
         self._hanging = OpenTransaction(
             wire, producers, setup.transactional_id, self._producer, own, written, decisions

@@ -48,17 +48,17 @@ class Room:
         self.look()
 
     def admitted(
-        self, books: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
+        self, trackers: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
     ) -> tuple[int, frozenset[Partition]]:
-        """How many messages may be pulled, and the partitions that must not be pulled from. `books`: messages in hand
-        by partition; `partitions`: all of them."""
+        """How many messages may be pulled, and the partitions that must not be pulled from. `trackers`: messages in
+        hand by partition; `partitions`: all of them."""
         room, free = self._most - self.messages, self._most_bytes - self.bytes
         if room <= 0 or free <= 0:
             return 0, frozenset()
         most, limit = max(min(room, free // self._each_bytes, _MAX), 1), self._limit()
         if not self._in_place or self.messages + most <= limit // 2:
             return most, frozenset()
-        counts = {each: len(books[each]) if each in books else 0 for each in partitions()}
+        counts = {each: len(trackers[each]) if each in trackers else 0 for each in partitions()}
         return shared(most, limit, counts)
 
     def _limit(self) -> int:

@@ -32,9 +32,9 @@ from duemq.delay.metrics import Observer
 from duemq.delay.node import Node
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.election.zookeeper import failure_detector
-from duemq.election.zookeeper.cache import Mirror
 from duemq.election.zookeeper.election import ZooKeeperElection
-from duemq.election.zookeeper.failure_detector import Link, Peer, Talk
+from duemq.election.zookeeper.failure_detector import FailureDetector, Peer, Talk
+from duemq.election.zookeeper.registry_cache import RegistryCache
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import LogFailed
 from duemq.proxy.gateway.buffer_age import BufferAge
@@ -199,13 +199,13 @@ async def kafka_topics(port: Any) -> None:
 
 
 async def zookeeper_mirror(port: Any) -> None:
-    await Mirror(port, ["/nodes"], lambda: None).run()
+    await RegistryCache(port, ["/nodes"], lambda: None).run()
 
 
 async def claims(port: Any) -> None:
     registry: Any = SimpleNamespace(
         layout=SimpleNamespace(node=lambda name: f"/nodes/{name}"), is_paused=lambda: False, registrations={},
-        session=port, mirror=SimpleNamespace(touch_all=lambda: None), options=SimpleNamespace(session_timeout_s=6),
+        session=port, cache=SimpleNamespace(touch_all=lambda: None), options=SimpleNamespace(session_timeout_s=6),
     )  # fmt: skip
     await ZooKeeperElection(registry, SimpleNamespace(name="a"), 1)._loop.run()  # type: ignore[arg-type]
 
@@ -276,7 +276,7 @@ def test_a_peer_that_is_not_there_is_called_seldom(
         return talk
 
     async def scenario() -> None:
-        link = Link("a", "1", port.fail)
+        link = FailureDetector("a", "1", port.fail)
         link.follow([Peer("b", "localhost:1", 1, "2")])
         await asyncio.sleep(0.99)
         await link.close()

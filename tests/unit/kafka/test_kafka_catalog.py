@@ -12,7 +12,7 @@ from aiokafka import errors
 
 from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, WriteRefused
 from duemq.bus.kafka.fetch.ends import LogEnds
-from duemq.bus.kafka.fetch.reader import Reader
+from duemq.bus.kafka.fetch.reader import BrokerReader
 from duemq.bus.kafka.fetch.runs import RunPart
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.requests.wire import Wire
@@ -269,7 +269,7 @@ def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch
 def test_what_is_kept_of_a_topic_that_is_gone_is_not_read_from_the_next_one() -> None:
     async def test() -> None:
         ends = LogEnds()
-        reader, asked = Reader(cast(Wire, None), ends.set), list[int]()
+        reader, asked = BrokerReader(cast(Wire, None), ends.set), list[int]()
         old, new = (
             [StoredRecord(0, 1, b"old"), StoredRecord(1, 1, b"older")],
             [StoredRecord(0, 2, b"new"), StoredRecord(1, 2, b"newer")],

@@ -15,8 +15,8 @@ from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from duemq.bus.kafka.aiokafka_internals import mend_requests
-from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.kafka.rebalance import Rebalance
+from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.lag.brokers import Brokers
@@ -102,12 +102,12 @@ async def consume() -> None:
 
 
 async def send_back() -> None:
-    returns = Returns("g", "127.0.0.1:1", ConsumerOptions())
-    producer = await returns._open()
+    publisher = RetryPublisher("g", "127.0.0.1:1", ConsumerOptions())
+    producer = await publisher._open()
     try:
         await producer.client.send(1, None)
     finally:
-        await returns.stop()
+        await publisher.stop()
 
 
 async def measure_lag() -> None:

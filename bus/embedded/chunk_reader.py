@@ -18,7 +18,7 @@ MAX_READ_BYTES = 2 << 20
 _KEPT_CHUNKS = 8
 
 
-class History:
+class ChunkReader:
     def __init__(self, db: Rdict) -> None:
         self._db = db
         self._options = scan_options()

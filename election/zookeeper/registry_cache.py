@@ -18,7 +18,7 @@ _RECHECK_S = 5.0
 _RETRY_S = 0.5  # at most
 
 
-class Mirror:
+class RegistryCache:
     """`folders`: paths whose children are copied. `on_change` is called after each change of the copy.
 
     The session's owner reports states and touched paths to it, and runs `run`.

@@ -61,7 +61,7 @@ class _Letter(NamedTuple):
     headers: Pairs
 
 
-class Returns:
+class RetryPublisher:
     """Sends back the messages of one group. `own_name`: see `KafkaLog`."""
 
     def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:

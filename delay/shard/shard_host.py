@@ -9,13 +9,13 @@ from typing import Protocol
 
 from duemq.delay.core.linger import ThreadShare
 from duemq.delay.imports.copies import FilePeers
-from duemq.delay.shard.master import Context
+from duemq.delay.shard.master import MasterContext
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election
 from duemq.storage.imports.policy import ImportPolicy
 
 
-class Surroundings(Context, Protocol):
+class ShardHost(MasterContext, Protocol):
     """What a shard needs of its node."""
 
     @property
