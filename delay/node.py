@@ -32,14 +32,14 @@ from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
 from duemq.delay.health import HealthTracker
-from duemq.delay.imports.copies import FilePeers
+from duemq.delay.imports.file_copies import FilePeers
 from duemq.delay.maintenance import Maintenance
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
+from duemq.delay.node_states import EFFECTS, NODE, Condition, NodeEvent, NodePhase
 from duemq.delay.pending_topics import PendingTopics
 from duemq.delay.probes.liveness import Liveness
 from duemq.delay.probes.readiness import readiness
 from duemq.delay.shard.shard import Shard
-from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent, NodePhase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, Member, NodeHealth, NodeState
@@ -57,7 +57,7 @@ from duemq.model.errors import (
 )
 from duemq.model.messages.ids import IdCodec
 from duemq.model.readiness import Readiness, Reason
-from duemq.model.scope import Scope
+from duemq.model.scope import FailureScope
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.rocksdb import Memory
@@ -184,7 +184,7 @@ class Node:
         return self._topics.counts(shard.store.topic_counts for shard in self.shards.values() if shard.leading)
 
     def _gauges(self) -> list[ShardGauges]:
-        lag, stuck, dead = self.health.lag, self.liveness.look(), self._dead
+        lag, stuck, dead = self.health.lag, self.liveness.check(), self._dead
         return [
             shard.gauges(lag.get(number, 0), stopped=number in dead, stuck=number in stuck)
             for number, shard in self.shards.items()
@@ -193,7 +193,7 @@ class Node:
     def readiness(self) -> Readiness:
         """Its readiness in public words; `why_not_ready` has details."""
         own = readiness(
-            self.condition, self._closed_for, self.health, self.liveness.look(), self._dead, self._topics_in_trouble()
+            self.condition, self._closed_for, self.health, self.liveness.check(), self._dead, self._topics_in_trouble()
         )
         if self.condition is None:
             return own
@@ -313,7 +313,7 @@ class Node:
             ("flush", maintenance.flush, options.flush_interval_s),
             ("purge of a full disk", self.purge_if_full, 1.0),
             ("disk", maintenance.measure, 1.0),
-            ("health", self._look_at_itself, 1.0),
+            ("health", self._check_itself, 1.0),
             ("liveness", self.liveness.watch, 1.0),
             ("clock", self._watch_clock, EVERY_S),
             *self._jobs,
@@ -321,7 +321,7 @@ class Node:
         if not options.trims:
             jobs.append(("old ledger entries", self._trim_ledgers, _TRIM_S))
         if self._check_logs is not None:
-            jobs.append(("own logs", self._look_at_logs, CHECK_S))
+            jobs.append(("own logs", self._check_own_logs, CHECK_S))
         first_purge_s = until_purge(options, _utc_now())
         return [
             Loop("election", self._watch_election, expected=(), ends_on=(Exception,), every_s=0.0),
@@ -334,7 +334,7 @@ class Node:
             try:
                 return await work()
             except (Unavailable, Fenced) as error:
-                if error.scope <= Scope.SHARD:  # the job continues, and so does everything else
+                if error.scope <= FailureScope.SHARD:  # the job continues, and so does everything else
                     raise _JobFailed(str(error)) from error
                 raise
 
@@ -365,7 +365,7 @@ class Node:
                 await self._tell()
                 return
             except Exception as error:
-                if isinstance(error, DuemqError) and error.scope > Scope.SHARD:
+                if isinstance(error, DuemqError) and error.scope > FailureScope.SHARD:
                     raise
                 log.exception("shard %d failed: it is opened again", number, extra={"action": "fail", "shard": number})
                 self.observer.failures.labels(f"shard {number}").inc()
@@ -382,7 +382,7 @@ class Node:
     def _leave_out(self, shard: Shard, reason: str) -> None:
         shard.fail(Unavailable(reason, retry_after_s=60))
         self.on_unfit(shard.number, reason)
-        self._look_whether_ready()
+        self._check_ready()
 
     async def _close(self) -> None:
         """Close the shards first, because they write to the bus; the last flush shortens the next start. Idempotent."""
@@ -419,7 +419,7 @@ class Node:
         self.health.caught_up.add(shard)
         self.health.unfit.pop(shard, None)
         self._judge()
-        self._look_whether_ready()
+        self._check_ready()
 
     def on_unfit(self, shard: int, reason: str) -> None:
         """See `ShardHost`."""
@@ -427,7 +427,7 @@ class Node:
         self.health.unfit[shard] = reason
         self._judge()
 
-    def _look_whether_ready(self) -> None:
+    def _check_ready(self) -> None:
         if all(map(self.health.is_known, self.shards)):
             self.ready.set()
 
@@ -454,10 +454,10 @@ class Node:
         for number in list(self._dead):  # its master is gone: another node may have it
             await self.election.release(number)
 
-    async def _look_at_itself(self) -> None:
+    async def _check_itself(self) -> None:
         self._short = [member for member in self.election.members() if member.health.watermark >= Watermark.SHORTEN]
         await self._tell()
-        self._look_whether_ready()
+        self._check_ready()
         if self.options.alone:
             return
         try:
@@ -502,7 +502,7 @@ class Node:
                 raise Rejected("not_needed", f"shard {number} is current on node {member.name}", "shard")
         shard.recover()
 
-    async def _look_at_logs(self) -> None:
+    async def _check_own_logs(self) -> None:
         assert self._check_logs is not None
         with suppress(Unavailable):
             await self._check_logs(self.bus)

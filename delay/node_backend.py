@@ -55,7 +55,7 @@ class NodeBackend:
         return self._node.readiness()
 
     def stuck(self) -> Mapping[int, float]:
-        return self._node.liveness.look()
+        return self._node.liveness.check()
 
     def why_shard_refuses(self, shard: int) -> str | None:
         return None

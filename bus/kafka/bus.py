@@ -33,8 +33,8 @@ from duemq.bus.kafka.produce.append import Appender, join_outcomes, recall_befor
 from duemq.bus.kafka.produce.batches import refusal_of
 from duemq.bus.kafka.produce.choice import uses_v2
 from duemq.bus.kafka.produce.decisions import Decisions
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.bus.kafka.produce.states import CommitterState
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
@@ -92,7 +92,7 @@ class KafkaBus:
         # A broker answers one request of a producer at a time, and a producer fails as a whole. A slow or refusing
         # topic must not delay commands.
         self._commands, self._administrative, self._to_topics = (
-            Appender(options, self._catalog, self._note_end, clock) for _ in range(3)
+            Appender(options, self._catalog, self._on_end, clock) for _ in range(3)
         )
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
@@ -159,7 +159,7 @@ class KafkaBus:
             appends = [appender.append(part) for appender, part in parts.items()]
             outcomes = dict(ChainMap(*map(dict, await asyncio.gather(*appends))))
         results = join_outcomes(outcomes)
-        self._wire.note_answer()
+        self._wire.record_answer()
         for where, end in ends.items():
             if results[where].first_offset < end:  # no shard reads the record there
                 self._end_reason = LogFailed(
@@ -182,7 +182,7 @@ class KafkaBus:
                 await older.retire()
             committer = KafkaCommitter(
                 name, self._options, self._wire, self._catalog, self._own, self._producers, written, self._clock,
-                self._note_commit, self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
+                self._on_commit, self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
             )  # fmt: skip
             self._committers[name] = committer
             await committer.open()
@@ -297,9 +297,9 @@ class KafkaBus:
         metadata = self._catalog.lately(topic)
         return None if metadata is None else metadata.topic_state
 
-    async def look_at(self, topics: Collection[str]) -> None:
+    async def look_up_topics(self, topics: Collection[str]) -> None:
         self._check()
-        await self._catalog.look(topics)
+        await self._catalog.refresh(topics)
         if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
             (topic,) = denied
             raise WriteRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
@@ -316,7 +316,7 @@ class KafkaBus:
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
-        if topic not in await self._catalog.look([topic]):
+        if topic not in await self._catalog.refresh([topic]):
             return None
         info = await self._info(topic)
         if info.trouble and topic in self._own:
@@ -326,7 +326,7 @@ class KafkaBus:
     async def topics(self) -> list[TopicInfo]:
         self._check()
         own = self._options.names.own
-        return await self._catalog.infos([topic for topic in await self._catalog.look() if own(topic) is not None])
+        return await self._catalog.infos([topic for topic in await self._catalog.refresh() if own(topic) is not None])
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         self._check()
@@ -469,7 +469,7 @@ class KafkaBus:
             self._ends.forget(topic)
             self._reader.forget(topic)
 
-    def _note_end(self, where: Partition, end: int) -> None:
+    def _on_end(self, where: Partition, end: int) -> None:
         before = self._ends.find(where)
         if before is None or end > before:
             self._ends.set(where, end)
@@ -482,13 +482,13 @@ class KafkaBus:
         if self._ends.find(where) is None:
             self._ends.set(where, end)
         else:
-            self._note_end(where, end)
+            self._on_end(where, end)
 
-    def _note_commit(self, results: AppendResults, before: int, after: int) -> None:
-        self._wire.note_answer()
+    def _on_commit(self, results: AppendResults, before: int, after: int) -> None:
+        self._wire.record_answer()
         for where, batch in results.items():
             # If its first frame can be read, all can.
-            self._note_end(where, batch.first_offset + 1)
+            self._on_end(where, batch.first_offset + 1)
             if where[0] in self._own:
                 self._probe.sample(batch.timestamp, before, after)
 

@@ -346,7 +346,7 @@ class Consumer:
                 source.hold(full_partitions)
                 holding = full_partitions
             for partition, records in (await source.pull(_HELD_PULL_MS if full_partitions else _PULL_MS, most)).items():
-                self._take(partition, records)
+                self._accept(partition, records)
             last_s = now()
             self._moved.set()
             await asyncio.sleep(0)  # else, with a steady supply, no other task would get a turn
@@ -376,7 +376,7 @@ class Consumer:
         Kafka became unreachable would be done now, and again once Kafka is back."""
         return sum(tracker.unsaved for tracker in self._trackers.values()) >= self.options.max_in_hand
 
-    def _take(self, partition: Partition, records: list[Any]) -> None:
+    def _accept(self, partition: Partition, records: list[Any]) -> None:
         tracker = self._tracker(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
@@ -397,7 +397,7 @@ class Consumer:
                 if key in aside.keys:
                     aside.add(record.offset, key)
                     continue
-            elif not aside.take(record.offset, key):  # done, or in hand
+            elif not aside.take_back(record.offset, key):  # done, or in hand
                 continue
             size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
             works.append(Work(message, route, tracker, record.offset, size, key))
@@ -440,7 +440,7 @@ class Consumer:
         room.messages -= 1
         room.bytes -= work.size
         if room.full:
-            room.look()
+            room.recheck()
 
     async def failed(self, work: Work, error: BaseException) -> float | None:
         """See `Owner`."""
@@ -494,7 +494,7 @@ class Consumer:
 
     async def _save_often(self, source: MessageSource) -> None:
         loop = asyncio.get_running_loop()
-        last_settle_s = -_SETTLE_S
+        last_advance_s = -_SETTLE_S
         while True:
             interval_s = self.options.commit_interval_s
             if self._is_crowded():
@@ -503,15 +503,15 @@ class Consumer:
                 async with asyncio.timeout(interval_s):
                     await self._moved.wait()
             self._moved.clear()
-            if loop.time() - last_settle_s >= _SETTLE_S:
-                await self._settle(source)
-                last_settle_s = loop.time()
+            if loop.time() - last_advance_s >= _SETTLE_S:
+                await self._advance_positions(source)
+                last_advance_s = loop.time()
             await self._save(source, self._trackers)
             if self.options.commit_pause_s and not self._is_crowded():
                 undone = sum(len(tracker) + len(tracker.aside) for tracker in self._trackers.values())
                 await asyncio.sleep(max(self.options.commit_pause_s, _PLACE_S * undone))
 
-    async def _settle(self, source: MessageSource) -> None:
+    async def _advance_positions(self, source: MessageSource) -> None:
         """Store positions that moved without messages: past transaction markers, and of partitions without messages."""
         for partition in source.partitions():
             tracker = self._trackers.get(partition)

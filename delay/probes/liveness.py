@@ -25,7 +25,7 @@ class WatchedShard(Protocol):
 
 
 class Liveness:
-    """Call `look` about every second. Time in which an outside cause delayed all shards does not count."""
+    """Call `check` about every second. Time in which an outside cause delayed all shards does not count."""
 
     def __init__(
         self, shards: Mapping[int, WatchedShard], limit_s: float, excused: Callable[[], bool],
@@ -39,7 +39,7 @@ class Liveness:
         self._excused_at: dict[int, float] = {}
         self._logged: set[int] = set()
 
-    def look(self) -> dict[int, float]:
+    def check(self) -> dict[int, float]:
         """How long (s) each stuck shard has been stuck."""
         now, all_excused = self._now(), self._excused()
         stuck = {}
@@ -59,4 +59,4 @@ class Liveness:
 
     async def watch(self) -> None:
         """One check, as a job of the node."""
-        self.look()
+        self.check()

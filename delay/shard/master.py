@@ -109,7 +109,7 @@ class Master:
         keys, rows, complete = replica.due(reach, cycle_limits.max_messages, cycle_limits.max_bytes)
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:
-            cycle.settle(self._files.decide(now))
+            cycle.decide_files(self._files.decide(now))
         cut_off = len(batch.commands) < len(commands)
         # Leftover commands are read again: no more of them than the next cycle may do.
         self._most_commands = min(

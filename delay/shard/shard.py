@@ -17,7 +17,7 @@ from duemq.cluster.shards.progress import Progress
 from duemq.cluster.topics.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import Linger
-from duemq.delay.imports.copies import Copy
+from duemq.delay.imports.file_copies import FileCopy
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.indexing.topic_counter import TopicCounter
@@ -34,9 +34,9 @@ from duemq.model.errors import Behind, DamagedFile, DiskFull, Fenced, ForeignLog
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.messages.ids import IdCodec
 from duemq.model.messages.key import first_key_at
-from duemq.model.scope import Scope
+from duemq.model.scope import FailureScope
 from duemq.storage.checkpoint.checkpoint import make_checkpoint
-from duemq.storage.checkpoint.replica_swap import Partial, settle
+from duemq.storage.checkpoint.replica_swap import PartialReplica, finish_replacement
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.keyspace import ROW
 from duemq.storage.rocksdb import Memory
@@ -159,7 +159,7 @@ class Shard:
                     if again or not await self._rebuild(node, damaged=True):
                         raise
                 except (Fenced, Unavailable, UnknownTopic) as error:
-                    if error.scope > Scope.SHARD:
+                    if error.scope > FailureScope.SHARD:
                         raise
                     log.warning(
                         "shard %d starts again from the ledger: %s", self.number, error,
@@ -275,7 +275,7 @@ class Shard:
         """What the pending file of a command waits for."""
         return "" if self._importer is None else self._importer.why_pending(offset)
 
-    def copy(self, offset: int) -> tuple[Path, Copy] | None:
+    def copy(self, offset: int) -> tuple[Path, FileCopy] | None:
         """The imported file of a command on this replica; None if it has none."""
         return None if self._importer is None else self._importer.copy(offset)
 
@@ -425,7 +425,7 @@ class Shard:
                     log.error("shard %d: %s", self.number, self._no_copy, extra={"action": "rebuild"})
                 return False
             finally:
-                settle(self._path)  # in case a disk failed between two renames
+                finish_replacement(self._path)  # in case a disk failed between two renames
                 self._open()
                 self._failure = None
                 self._start_workers(node)
@@ -479,7 +479,7 @@ class Shard:
             return False
         if not self._behind:
             async with self._flushing:
-                await in_thread(Partial(self._path).discard)
+                await in_thread(PartialReplica(self._path).discard)
         store, horizons = self.store, self._horizons
         horizon, end_horizon = horizons
         if horizons == self._purged_horizons and not has_history(store, horizon) and not has_ends(store, end_horizon):

@@ -23,10 +23,10 @@ async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
     windows = list(windows)
     while left := [window for window in windows if store.delay_files.rowless(window)]:
         for window in left:
-            await complete_part(store, window)
+            await complete_endings(store, window)
 
 
-async def complete_part(store: ShardStore, window: int) -> None:
+async def complete_endings(store: ShardStore, window: int) -> None:
     """Complete some endings of a window with their rows. Raises DamagedFile."""
     keys = list(islice(store.rowless_keys(window), _PART))
     if not keys:

@@ -21,7 +21,7 @@ from duemq.background.loop import Loop
 from duemq.election.allocation import allocate
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
-from duemq.election.zookeeper.failure_detector import FailureDetector, Peer, Talk, address_of, talk_to
+from duemq.election.zookeeper.failure_detector import ConnectionOutcome, FailureDetector, Peer, address_of, talk_to
 from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registration, decode_member, encode_lock, encode_member
 from duemq.election.zookeeper.options import check_name
 from duemq.election.zookeeper.registry import Registry
@@ -78,10 +78,10 @@ class ZooKeeperElection:
         except BaseException:
             await self._close_detector()
             raise
-        self._registry.listen(self._look)
+        self._registry.listen(self._on_change)
         self._task = asyncio.create_task(self._loop.run(), name="election")
         self._task.add_done_callback(lambda _: self._changes.tell())
-        self._look()
+        self._on_change()
 
     def owned_shards(self) -> frozenset[int]:
         self._shown_shards |= self._owned_shards
@@ -124,7 +124,7 @@ class ZooKeeperElection:
         """Bounded. Without its node in `nodes`, all that this process holds is free at once."""
         if self._task is None:
             return
-        self._registry.unlisten(self._look)
+        self._registry.unlisten(self._on_change)
         self._task.cancel()
         await asyncio.wait([self._task])
         self._task = None
@@ -133,7 +133,7 @@ class ZooKeeperElection:
             async with asyncio.timeout(_LEAVE_S):
                 await self._unregister()
         await self._close_detector()
-        self._look()
+        self._on_change()
 
     async def _turn(self) -> float:
         """Move the locks towards the allocation, at every change."""
@@ -143,10 +143,10 @@ class ZooKeeperElection:
                 await self._replace_predecessor()
                 await self._register()
             await self._publish_health()
-            await self._settle()
+            await self._claim_and_release()
         return _LOOK_S
 
-    async def _settle(self) -> None:
+    async def _claim_and_release(self) -> None:
         """Claim free shards that are allocated to this node; release those it has finished with."""
         me = self._own_registration()
         if me is None:
@@ -209,16 +209,16 @@ class ZooKeeperElection:
             if registration.instance == self._instance:
                 if registration.session == session.id:
                     return
-                talk = Talk.STRANGER
+                talk = ConnectionOutcome.STRANGER
             elif registration.member.link:
                 peer = Peer(self._me.name, registration.member.link, registration.born, registration.instance)
                 talk = await talk_to(peer, stay=False)
             else:
-                talk = Talk.SILENT
+                talk = ConnectionOutcome.SILENT
             late = asyncio.get_running_loop().time() > deadline
-            if talk in (Talk.REFUSED, Talk.STRANGER):
+            if talk in (ConnectionOutcome.REFUSED, ConnectionOutcome.STRANGER):
                 await session.delete(self._path, registration.version)
-            elif talk is Talk.ENDED or late:
+            elif talk is ConnectionOutcome.ENDED or late:
                 raise BadConfig(
                     f"another node named {self._me.name} is alive (it answers at {registration.member.url}): "
                     "choose another node.name"
@@ -250,7 +250,7 @@ class ZooKeeperElection:
         table = allocate(self._registry.options.strategy, self._shards, self._registry.members())
         return frozenset(shard for shard, name in table.items() if name == self._me.name)
 
-    def _look(self) -> None:
+    def _on_change(self) -> None:
         """Something may have changed. Shards that are no longer owned are given up at once, even during a pass."""
         if self._task is not None:
             locked_shards = self._locked_shards()
@@ -274,7 +274,7 @@ class ZooKeeperElection:
 
     async def _on_dead(self, peer: Peer) -> None:
         with suppress(DuemqError):  # called again while its entry exists
-            await self._registry.bury(peer.name, peer.born)
+            await self._registry.remove_dead(peer.name, peer.born)
 
     async def _close_detector(self) -> None:
         if self._detector is not None:

@@ -22,7 +22,7 @@ from duemq.election.zookeeper.layout import (
 )
 from duemq.election.zookeeper.options import ZooKeeperOptions, check_name, is_name
 from duemq.election.zookeeper.registry_cache import RegistryCache
-from duemq.election.zookeeper.session import Session, SessionState
+from duemq.election.zookeeper.session import SessionState, ZooKeeperSession
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.model.topics.topic_names import prefix_of
@@ -43,7 +43,7 @@ class Registry:
     def __init__(self, options: ZooKeeperOptions, cluster: str = "duemq") -> None:
         check_name("cluster", cluster)
         self.cluster, self.options, self.layout = cluster, options, Layout(f"{options.chroot}/{cluster}")
-        self.session = Session(options, self._on_state, self._on_touched)
+        self.session = ZooKeeperSession(options, self._on_state, self._on_touched)
         self.cache = RegistryCache(
             self.session, (self.layout.nodes, self.layout.locks, self.layout.drain), self._on_cache_change
         )
@@ -163,7 +163,7 @@ class Registry:
                 log.info("node %s takes part again", name, extra={"action": "resume", "node": name})
             self.cache.touch(self.layout.wish(name))
 
-    async def bury(self, name: str, born: int) -> None:
+    async def remove_dead(self, name: str, born: int) -> None:
         """Delete the node with this birth: its process is dead, and its locks are free at once.
 
         If the process is alive after all, it simply registers again.

@@ -210,7 +210,7 @@ class Fetcher:
                 continue
             node = self._wire.leader(*buffer.partition)
             if node is None:
-                self._note_failure(buffer, errors.LeaderNotAvailableError("no broker leads it"))
+                self._record_failure(buffer, errors.LeaderNotAvailableError("no broker leads it"))
             elif buffer.is_lost or not buffer.started:
                 self._begin_placing(buffer)
             else:
@@ -247,7 +247,7 @@ class Fetcher:
                 raise errors.OffsetOutOfRangeError(f"the log ends before offset {buffer.run.end}")
         except Exception as error:  # retried whatever it is
             buffer.is_lost = False  # the log may have grown
-            self._note_failure(buffer, error)
+            self._record_failure(buffer, error)
 
     def _launch_at(self, node: int, buffers: list[PartitionBuffer]) -> None:
         """Start a fetch on a free connection, but not right before others end whose partitions can share it."""
@@ -297,7 +297,7 @@ class Fetcher:
             answers = await self._wire.fetch(node, offsets, wait_ms, _FETCH_BYTES, connection)
         except (KafkaError, DuemqError, OSError) as error:
             for buffer in buffers:
-                self._note_failure(buffer, error)
+                self._record_failure(buffer, error)
             return
         grown = []
         for buffer in buffers:
@@ -308,17 +308,17 @@ class Fetcher:
                 buffer.is_lost = True
                 continue
             try:
-                if self._take(buffer, answer):
+                if self._add_answer(buffer, answer):
                     grown.append(buffer.partition)
                 if buffer.failing_since is not None:
                     buffer.failing_since = None
                     self._failing.discard(buffer)
                 self._doubt(buffer)
             except Exception as error:  # a batch that cannot be read must stop neither this nor other partitions
-                self._note_failure(buffer, error)
+                self._record_failure(buffer, error)
         self._wake_readers(grown)
 
-    def _take(self, buffer: PartitionBuffer, answer: FetchedRecords) -> bool:
+    def _add_answer(self, buffer: PartitionBuffer, answer: FetchedRecords) -> bool:
         """True if the partition advanced. Raises KafkaError."""
         if answer.error is not None:
             raise answer.error()
@@ -343,7 +343,7 @@ class Fetcher:
             buffer.short_since = now
             self._wire.client.force_metadata_update()
 
-    def _note_failure(self, buffer: PartitionBuffer, error: Exception) -> None:
+    def _record_failure(self, buffer: PartitionBuffer, error: Exception) -> None:
         """Let a partition rest, and ask for its leader."""
         now = _now()
         buffer.failure = str(error) or type(error).__name__

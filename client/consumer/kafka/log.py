@@ -14,11 +14,11 @@ from duemq.client.consumer.base import Mismatch, PartitionsMoved
 from duemq.client.consumer.kafka.assignors import assignor
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 
 _JOIN_S: Final = 60.0
 
@@ -37,15 +37,15 @@ class KafkaLog:
         gained: PartitionsMoved,
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Mismatch]], None],
-    ) -> Source:
+    ) -> KafkaMessageSource:
         """See `ConsumerLog`. Raises Rejected if this Kafka has no duemq, and aiokafka's errors."""
         options, names = self._options, sorted(topics)
         sharing = assignor(options.allocation, options.rack, topics, report_mismatches)
         await self._publisher.start(await prepare(self._group, self._bootstrap, options, names))
         changes = Rebalance(gained, lost)
-        return Source(self._group, self._bootstrap, options, [*names, *retry], retry, changes, sharing)
+        return KafkaMessageSource(self._group, self._bootstrap, options, [*names, *retry], retry, changes, sharing)
 
-    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+    async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         return await self._publisher.send(message, to, error)
 
     async def renew(self, topics: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ class Room:
     def __init__(self, options: ConsumerOptions, in_place: bool) -> None:
         self._most, self._most_bytes, self._in_place = options.max_in_hand, options.max_in_hand_bytes, in_place
         self.messages = self.bytes = 0
-        """Messages in hand. If `full` is set, call `look` after removing any."""
+        """Messages in hand. If `full` is set, call `recheck` after removing any."""
         self.full = False
         """The consumer waits for room."""
         self._each_bytes = _FIRST_BYTES  # average size of the latest messages
@@ -45,7 +45,7 @@ class Room:
         """A message of `size` bytes has ended."""
         self.messages -= 1
         self.bytes -= size
-        self.look()
+        self.recheck()
 
     def admitted(
         self, trackers: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
@@ -83,7 +83,7 @@ class Room:
             self.full = False
         return True
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Check whether there is room again."""
         if self.messages <= self._enough and (self._in_place or self.bytes < self._most_bytes * _ENOUGH):
             self._there.set()

@@ -137,7 +137,7 @@ def site(tmp_path: Path) -> Site:
 
 def options(retention_ms: int = DAY) -> NodeOptions:
     """Cleans because of the disk alone: the one cleaning of the day is half a day away."""
-    delay_files = TieringPolicy(rows=500, windows=1, settle_ms=0)
+    delay_files = TieringPolicy(rows=500, windows=1, quiet_ms=0)
     cycle_limits = CycleLimits(retention_ms=retention_ms, min_retention_ms=600_000)
     return NodeOptions(cycle_limits, purge_at=((datetime.now(UTC).hour + 12) % 24, 0), delay_files=delay_files)
 

@@ -16,7 +16,7 @@ from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.replica.retention import purge_before
 from duemq.delay.tiering import endings
-from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
+from duemq.delay.tiering.endings import CompletionTimer, complete_endings, complete_windows
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.log.ledger import Answer
@@ -50,7 +50,7 @@ def draft(n: int, window: int) -> Draft:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master whose messages are all in the delay files of two windows."""
-    policy = TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1)
+    policy = TieringPolicy(rows=COUNT, quiet_ms=0, rewrite_rows=1)
     world = World(tmp_path, CycleLimits(max_commands=1_000, max_messages=1_000), {"one": 1}, delay_files=policy)
     await world.start(1)
     (node,) = world.nodes
@@ -173,7 +173,7 @@ async def test_all_is_there_after_a_kill(node: SimNode) -> None:
     await node.promote()
     assert rowless(node, keys) == 6, "the ledger is followed without rows, too"
     assert await cancel(node, keys[2:9]) == [Answer.CANCELLED_BEFORE] * 4 + [Answer.OK] * 3
-    await complete_part(node.store, FIRST)
+    await complete_endings(node.store, FIRST)
     assert rowless(node, keys) == 0
     node.store.flush()
     node.kill()
@@ -349,7 +349,7 @@ async def test_a_copy_for_a_peer_has_them(node: SimNode, tmp_path: Path) -> None
 async def test_rows_that_come_twice_are_counted_once(node: SimNode) -> None:
     keys = keys_of(node, 0)[:3]
     await cancel(node, keys)
-    await complete_part(node.store, FIRST)
+    await complete_endings(node.store, FIRST)
     (ended,) = node.store.endings(keys[:1])
     await cancel(node, keys_of(node, 0)[3:5])
     assert ended is not None

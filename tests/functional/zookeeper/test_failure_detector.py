@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from duemq.election.zookeeper import failure_detector
-from duemq.election.zookeeper.failure_detector import FailureDetector, Peer, Talk, talk_to
+from duemq.election.zookeeper.failure_detector import ConnectionOutcome, FailureDetector, Peer, talk_to
 from duemq.model.errors import BadConfig
 
 pytestmark = pytest.mark.anyio
@@ -32,9 +32,9 @@ async def test_only_a_refused_peer_that_was_met_before_is_dead() -> None:
     met = Peer("other", f"127.0.0.1:{port}", 1, "other")
     taken_for_another = Peer("third", f"127.0.0.1:{port}", 1, "third")
     never_met = Peer("nobody", "127.0.0.1:1", 1, "nobody")
-    assert await talk_to(met, stay=False) is Talk.ENDED
-    assert await talk_to(taken_for_another, stay=False) is Talk.STRANGER
-    assert await talk_to(never_met, stay=False) is Talk.REFUSED
+    assert await talk_to(met, stay=False) is ConnectionOutcome.ENDED
+    assert await talk_to(taken_for_another, stay=False) is ConnectionOutcome.STRANGER
+    assert await talk_to(never_met, stay=False) is ConnectionOutcome.REFUSED
     own.follow([met, taken_for_another, never_met])
     first = await called(other)
     first.abort()  # a connection that breaks proves nothing while the peer answers
@@ -72,7 +72,7 @@ async def test_what_a_peer_says_beyond_its_greeting_is_not_kept() -> None:
     peer = Peer("peer", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", 1, "peer")
     tracemalloc.start()
     try:
-        assert await talk_to(peer) is Talk.ENDED
+        assert await talk_to(peer) is ConnectionOutcome.ENDED
         assert tracemalloc.get_traced_memory()[1] < said // 4
     finally:
         tracemalloc.stop()

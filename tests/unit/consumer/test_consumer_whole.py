@@ -13,8 +13,8 @@ from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pa
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
-from duemq.client.consumer.retry.headers import Origin, returned
-from duemq.client.consumer.retry.policy import Dead, Policy, Wait
+from duemq.client.consumer.retry.headers import RetryOrigin, returned
+from duemq.client.consumer.retry.policy import DeadLetter, Policy, Wait
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio
@@ -89,10 +89,10 @@ class Back:
     """What was sent back."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[int, Wait | Dead, str]] = []
+        self.sent: list[tuple[int, Wait | DeadLetter, str]] = []
         self.silent = False
 
-    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+    async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         if self.silent:
             await asyncio.sleep(3_600)
         self.sent.append((message.record.offset, to, error))
@@ -368,7 +368,7 @@ async def test_only_the_class_of_an_error_is_told_where_texts_hold_secrets(caplo
 
 
 RETRY = TopicPartition("retry.g", 0)
-BACK = returned([("tags", b"refunded")], Origin("orders", 0, 0, "ID", 1), "failed", "boom")
+BACK = returned([("tags", b"refunded")], RetryOrigin("orders", 0, 0, "ID", 1), "failed", "boom")
 
 
 async def test_a_retry_whose_tags_nobody_wants_any_more_has_a_handler() -> None:

@@ -18,8 +18,8 @@ from aiokafka.errors import (
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
 from duemq.client.consumer.message import message_of
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.headers import Origin, returned
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.headers import RetryOrigin, returned
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ async def test_what_is_too_large_is_a_dead_letter_without_its_value(
 ) -> None:
     producer = Producer(error)
     message = message_of(Plain([("trace", b"t")], value=b"x" * 900), is_retry=False)
-    assert await publisher_to(producer, monkeypatch).send(message, SOON, "boom") == Dead("too_large")
+    assert await publisher_to(producer, monkeypatch).send(message, SOON, "boom") == DeadLetter("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["trace"]) == ("dlq.g", b"k", b"", b"t")
     assert headers["x-duemq-reason"] == b"too_large" and headers["x-duemq-size"] == b"900"
@@ -94,7 +94,9 @@ async def test_what_is_too_large_is_a_dead_letter_without_its_value(
 async def test_a_key_and_headers_that_are_too_large_stay_behind_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer(most=1_000)
     message = message_of(Plain([("trace", b"t" * 2_000)], b"k", b"x" * 900), is_retry=False)
-    assert await publisher_to(producer, monkeypatch).send(message, Dead("retries"), "boom") == Dead("too_large")
+    assert await publisher_to(producer, monkeypatch).send(message, DeadLetter("retries"), "boom") == DeadLetter(
+        "too_large"
+    )
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["x-duemq-offset"]) == ("dlq.g", None, b"", b"42") and "trace" not in headers
 
@@ -103,7 +105,7 @@ async def test_who_may_not_write_dead_letters_sends_them_through_duemq(monkeypat
     denied = TopicAuthorizationFailedError("dlq.g")
     producer = Producer(MessageSizeTooLargeError(), denied, denied)
     message = message_of(Plain([("trace", b"t")], value=b"x" * 900), is_retry=False)
-    assert await publisher_to(producer, monkeypatch).send(message, SOON, "boom") == Dead("too_large")
+    assert await publisher_to(producer, monkeypatch).send(message, SOON, "boom") == DeadLetter("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["duemq-topic"], headers["DELAY"]) == ("duemq.buffer", None, b"", b"dlq.g", b"0")
     assert (headers["x-duemq-reason"], headers["x-duemq-size"]) == (b"too_large", b"900")
@@ -131,7 +133,7 @@ async def test_what_duemq_would_take_for_malformed_is_a_dead_letter(
     producer = Producer()
     became = await publisher_to(producer, monkeypatch).send(message_of(record, is_retry=False), SOON, "boom")
     ((topic, key, value, headers),) = producer.sent
-    assert became == Dead("malformed") and headers["x-duemq-reason"] == b"malformed" and topic == "dlq.g"
+    assert became == DeadLetter("malformed") and headers["x-duemq-reason"] == b"malformed" and topic == "dlq.g"
     assert (key, value) == ((record.key, record.value) if kept else (None, b""))
 
 
@@ -169,7 +171,7 @@ async def test_a_cancel_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert sending.cancelled()
 
 
-async def names(records: list[Plain], to: Wait | Dead, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+async def names(records: list[Plain], to: Wait | DeadLetter, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     producer = Producer()
     publisher = publisher_to(producer, monkeypatch)
     for each in records:
@@ -177,11 +179,11 @@ async def names(records: list[Plain], to: Wait | Dead, monkeypatch: pytest.Monke
     return [headers["duemq-name"] for *_, headers in producer.sent]
 
 
-@pytest.mark.parametrize("to", [SOON, Dead("retries")])
-async def test_a_name_is_of_one_record_and_no_other(to: Wait | Dead, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("to", [SOON, DeadLetter("retries")])
+async def test_a_name_is_of_one_record_and_no_other(to: Wait | DeadLetter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash sends the same record back again; a topic that was made anew has the same offsets at other times; and
     what comes back without being counted is another record of the retry topic, with the same headers."""
-    again = returned((), Origin("orders", 3, 42, "ID", 1), "failed", "boom")
+    again = returned((), RetryOrigin("orders", 3, 42, "ID", 1), "failed", "boom")
     records = [
         Plain(), Plain(timestamp=1), Plain(offset=43), Plain(partition=4), Plain(topic="others"),
         Plain(again, topic="retry.g"), Plain(again, topic="retry.g", offset=43),
@@ -191,7 +193,7 @@ async def test_a_name_is_of_one_record_and_no_other(to: Wait | Dead, monkeypatch
 
 
 async def test_what_does_not_count_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    producer, again = Producer(), returned((), Origin("orders", 3, 42, "ID", 1), "failed", "boom")
+    producer, again = Producer(), returned((), RetryOrigin("orders", 3, 42, "ID", 1), "failed", "boom")
     publisher = publisher_to(producer, monkeypatch)
     for counts in (True, False):
         await publisher.send(message_of(Plain(again, topic="retry.g"), is_retry=True), Wait("after", 5, counts), "boom")

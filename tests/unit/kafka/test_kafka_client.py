@@ -17,7 +17,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from duemq.bus.kafka.aiokafka_internals import mend_requests
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
@@ -94,7 +94,7 @@ def test_a_request_on_a_connection_that_was_just_closed_is_a_kafka_error() -> No
 async def consume() -> None:
     async def nothing(_: Any) -> None: ...
 
-    source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
+    source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
     try:
         await source._kafka._client.send(1, None)
     finally:

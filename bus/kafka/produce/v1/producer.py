@@ -18,9 +18,9 @@ from duemq.bus.kafka.aiokafka_internals import (
     transaction_manager,
 )
 from duemq.bus.kafka.clients import new_producer
-from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions
 from duemq.bus.kafka.produce.producer import ProducerSetup
 from duemq.bus.kafka.produce.stop import notice_transaction, stop
+from duemq.bus.kafka.produce.transaction_sends import BatchesByPartition, Positions
 from duemq.bus.kafka.produce.v1.sends import send_all
 from duemq.model.messages.record import Partition
 

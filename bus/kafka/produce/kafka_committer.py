@@ -154,7 +154,7 @@ class KafkaCommitter:
         stamp = self._clock()
         record_batches = await self._prepare(batches, stamp)
         await self._producer.begin()  # first: later checks are valid for the coordinator of this transaction
-        await self._hanging.look(record_batches)
+        await self._hanging.check(record_batches)
         self._failpoint("before_commit")
         try:
             before = self._clock()
