@@ -48,7 +48,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleAttempt:
+class Attempt:
     """`rejects`: a folder for rejected rows; None: beside the files. `clock`: epoch ms."""
 
     frame: DataFrame

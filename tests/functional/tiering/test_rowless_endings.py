@@ -15,8 +15,8 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.replica.retention import purge_before
-from duemq.delay.tiering import endings
-from duemq.delay.tiering.endings import CompletionPass, CompletionTimer, complete_windows
+from duemq.delay.tiering import completion
+from duemq.delay.tiering.completion import CompletionPass, CompletionTimer, complete_windows
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.log.ledger import Answer
@@ -86,7 +86,7 @@ async def states(node: SimNode, keys: list[bytes]) -> list[MessageState | None]:
 
 
 def rowless(node: SimNode, keys: list[bytes]) -> int:
-    return sum(ended is not None and not ended.row for ended in node.store.endings(keys))
+    return sum(ended is not None and not ended.row for ended in node.store.completion(keys))
 
 
 def forbid_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +149,11 @@ async def test_what_was_cancelled_and_forgotten_stays_unknown(node: SimNode) -> 
     await cancel(node, keys)
     assert await node.delay_files.step(), "rewritten"
     for key in keys:
-        (ended,) = node.store.endings([key])
+        (ended,) = node.store.completion([key])
         assert ended is not None and ended.row
     for _ in purge_before(node.store, 0, world.now + 1):
         pass
-    assert node.store.endings(keys) == [None] * 20
+    assert node.store.completion(keys) == [None] * 20
     first = len(world.oracle.commands)
     await world.produce_unseen([Change(CANCEL, key, 0) for key in keys])
     assert node.master is not None
@@ -342,7 +342,7 @@ async def test_a_copy_for_a_peer_has_them(node: SimNode, tmp_path: Path) -> None
     copy = ShardStore(tmp_path / "copy", node.world.memory, node.world.ids)
     assert copy.delay_files.rowless(FIRST) == 3
     await complete_windows(copy, [FIRST])
-    assert copy.endings(keys) == node.store.endings(keys)
+    assert copy.completion(keys) == node.store.endings(keys)
     copy.close()
 
 
@@ -350,11 +350,11 @@ async def test_rows_that_come_twice_are_counted_once(node: SimNode) -> None:
     keys = keys_of(node, 0)[:3]
     await cancel(node, keys)
     assert await CompletionPass(node.store, [FIRST]).step()
-    (ended,) = node.store.endings(keys[:1])
+    (ended,) = node.store.completion(keys[:1])
     await cancel(node, keys_of(node, 0)[3:5])
     assert ended is not None
     node.store.complete_endings({keys[0]: b"", keys_of(node, 0)[9]: b""})
-    assert node.store.endings(keys[:1]) == [ended]
+    assert node.store.completion(keys[:1]) == [ended]
     assert node.store.delay_files.rowless(FIRST) == 2
     node.world.check(node)
 
@@ -366,7 +366,7 @@ async def test_a_file_that_is_gone_leaves_no_count(node: SimNode) -> None:
 
 
 async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_PART", 3)
+    monkeypatch.setattr(completion, "_PART", 3)
     await cancel(node, [*keys_of(node, 0)[:7], *keys_of(node, 1)[:2]])
     counts = []
     while await node.delay_files._complete_some():
@@ -378,7 +378,7 @@ async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest
 async def test_a_completion_reads_each_mark_once_and_meets_those_made_behind_it(
     node: SimNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "_PART", 3)
+    monkeypatch.setattr(completion, "_PART", 3)
     keys = keys_of(node, 0)
     await cancel(node, keys[4:])
     read_rows, read_marks, parts, marks = PrefetchedView._read_rows_of_ended, node.store.range, 0, 0
