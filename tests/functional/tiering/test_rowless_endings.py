@@ -86,7 +86,7 @@ async def states(node: SimNode, keys: list[bytes]) -> list[MessageState | None]:
 
 
 def rowless(node: SimNode, keys: list[bytes]) -> int:
-    return sum(ended is not None and not ended.row for ended in node.store.completion(keys))
+    return sum(ended is not None and not ended.row for ended in node.store.endings(keys))
 
 
 def forbid_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +149,11 @@ async def test_what_was_cancelled_and_forgotten_stays_unknown(node: SimNode) -> 
     await cancel(node, keys)
     assert await node.delay_files.step(), "rewritten"
     for key in keys:
-        (ended,) = node.store.completion([key])
+        (ended,) = node.store.endings([key])
         assert ended is not None and ended.row
     for _ in purge_before(node.store, 0, world.now + 1):
         pass
-    assert node.store.completion(keys) == [None] * 20
+    assert node.store.endings(keys) == [None] * 20
     first = len(world.oracle.commands)
     await world.produce_unseen([Change(CANCEL, key, 0) for key in keys])
     assert node.master is not None
@@ -342,7 +342,7 @@ async def test_a_copy_for_a_peer_has_them(node: SimNode, tmp_path: Path) -> None
     copy = ShardStore(tmp_path / "copy", node.world.memory, node.world.ids)
     assert copy.delay_files.rowless(FIRST) == 3
     await complete_windows(copy, [FIRST])
-    assert copy.completion(keys) == node.store.endings(keys)
+    assert copy.endings(keys) == node.store.endings(keys)
     copy.close()
 
 
@@ -350,11 +350,11 @@ async def test_rows_that_come_twice_are_counted_once(node: SimNode) -> None:
     keys = keys_of(node, 0)[:3]
     await cancel(node, keys)
     assert await CompletionPass(node.store, [FIRST]).step()
-    (ended,) = node.store.completion(keys[:1])
+    (ended,) = node.store.endings(keys[:1])
     await cancel(node, keys_of(node, 0)[3:5])
     assert ended is not None
     node.store.complete_endings({keys[0]: b"", keys_of(node, 0)[9]: b""})
-    assert node.store.completion(keys[:1]) == [ended]
+    assert node.store.endings(keys[:1]) == [ended]
     assert node.store.delay_files.rowless(FIRST) == 2
     node.world.check(node)
 
