@@ -17,12 +17,12 @@ _PARTICIPLE: Final = re.compile(
 )
 _IS_ERROR: Final = re.compile(r"Error|Exception|Reject|Fatal|Refused|NotAllowed|RetryLater|Failed")
 _NOUNS: Final = frozenset((
-    "Finding", "Mapping", "Sampling", "Tracing", "Ending", "Numbering",  # nouns, though they end like participles
+    "Finding", "Mapping", "Tracing", "Ending", "Numbering",  # nouns, though they end like participles
     "Done", "Running", "Cancelled",  # states and outcomes, which users import
     "Closed", "Refused", "Pending", "Ended", "Drained",  # in the document of the API
 ))  # fmt: skip
 _LEFT: Final = {
-    "Agreed", "Committed", "Compared", "Connecting", "Gathered", "Judged", "Reading", "Scheduled", "Sending",
+    "Agreed", "Committed", "Compared", "Gathered", "Judged", "Reading", "Scheduled",
     "Writing", "Written",
 }  # fmt: skip
 """Participles that have not been replaced yet. Take out what is gone; add none."""
