@@ -17,7 +17,6 @@ from duemq.model.log.ledger import Answer
 from duemq.model.messages.message import CANCEL, Terms, change_frame
 from duemq.model.messages.names import of_client
 from duemq.model.messages.plain import change_by_name
-from duemq.model.messages.record import Partition
 from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress, Target
@@ -29,27 +28,21 @@ _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 @dataclass(slots=True)
 class _Item:
-    """One change of a call. `shard`, `offset`: of its command, -1 without one. `message`: the message that it applies
-    to, once known."""
+    """One change of a call. `offset`: of its command, -1 without one. `message`: the message that it applies to, once
+    known."""
 
     ref: str
     target: Target
     due: int
-    shard: int = -1
     offset: int = -1
     answered: TimedAnswer | None = None
     message: Address | None = None
     ended_at: int = 0
 
-    def frame(self, kind: int, terms: Terms | None, by: str) -> bytes | None:
-        """The command; None without one, because there is no such message or it has no shard."""
-        if isinstance(self.target, Address):
-            self.shard, self.message = self.target.shard, self.target
-            return change_frame(kind, self.target.first_key, self.due, terms, by)
-        if isinstance(self.target, NamedAddress):
-            self.shard = self.target.shard
+    def frame(self, kind: int, terms: Terms | None, by: str) -> bytes:
+        if self.message is None:
             return change_by_name(kind, self.ref, self.due, by)
-        return None
+        return change_frame(kind, self.message.first_key, self.due, terms, by)
 
     def outcome(self, kind: int) -> ChangeOutcome:
         if self.target is None:
@@ -91,12 +84,16 @@ class Changes:
         targets = await self._targets(refs, by_name=terms is None)
         items = [_Item(*one) for one in zip(refs, targets, dues, strict=False)]
         by_shard: dict[int, list[_Item]] = {}
-        batches: dict[Partition, list[bytes]] = {}
         for item in items:
-            if (frame := item.frame(kind, terms, by)) is not None:
-                by_shard.setdefault(item.shard, []).append(item)
-                batches.setdefault((BUFFER, item.shard), []).append(frame)
-        if batches:
+            if isinstance(item.target, Address):
+                item.message = item.target
+            elif not isinstance(item.target, NamedAddress):
+                continue
+            by_shard.setdefault(item.target.shard, []).append(item)
+        if by_shard:
+            batches = {
+                (BUFFER, shard): [item.frame(kind, terms, by) for item in some] for shard, some in by_shard.items()
+            }
             await self._decide(by_shard, batches)
             for shard, some in by_shard.items():
                 await self._find_holders(shard, some)
@@ -210,7 +207,8 @@ class _Group:
 class NameLookups:
     """Lookups of names: one at a time per shard, and names that arrive during one share the next.
 
-    Batches names, because in a cluster a lookup is a request to a node, which costs more than the names in it."""
+    Batches names, because in a cluster a lookup is a request to a node, which costs more than the names in it.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
