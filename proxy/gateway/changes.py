@@ -39,6 +39,16 @@ class _Item:
     message: Address | None = None
     ended_at: int = 0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether its shard has answered, about a message."""
+        return self.answered is not None and self.answered.answer is not Answer.UNKNOWN
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the message is known, and ended before this change."""
+        return self.message is not None and self.answered is not None and self.answered.answer in _ENDED
+
     def frame(self, kind: int, terms: Terms | None, by: str) -> bytes:
         if self.message is None:
             return change_by_name(kind, self.ref, self.due, by)
@@ -95,11 +105,13 @@ class Changes:
                 (BUFFER, shard): [item.frame(kind, terms, by) for item in some] for shard, some in by_shard.items()
             }
             await self._decide(by_shard, batches)
+            with_times = times or len(refs) <= _WITH_TIME
             for shard, some in by_shard.items():
-                await self._find_holders(shard, some)
-            if times or len(refs) <= _WITH_TIME:
-                for shard, some in by_shard.items():
-                    await self._find_end_times(shard, some)
+                # The entry of an older master, or of a cycle with very many changes, does not say which message it was.
+                if untold := [item for item in some if item.message is None and item.is_known]:
+                    await self._find_holders(shard, untold, some[-1].offset)
+                if with_times and (ended := [item for item in some if item.has_ended]):
+                    await self._find_end_times(shard, ended)
         return [item.outcome(kind) for item in items]
 
     async def _targets(self, refs: Sequence[str], *, by_name: bool) -> list[Target]:
@@ -143,48 +155,32 @@ class Changes:
             await asyncio.gather(*waits)
         for shard, some in by_shard.items():
             for item in some:
-                item.answered = progress_of[shard].answer(item.offset)
+                answered = item.answered = progress_of[shard].answer(item.offset)
+                if item.message is None and answered is not None and answered.first_key is not None:
+                    item.message = self._addresses.of_key(shard, answered.first_key)
 
-    async def _find_holders(self, shard: int, items: Sequence[_Item]) -> None:
-        """Find the messages that have the names of changes.
+    async def _find_holders(self, shard: int, items: Sequence[_Item], offset: int) -> None:
+        """Find the messages with the names of these changes, once the command at `offset` is applied.
 
         Only for the answers: if a lookup fails, the answer has the name instead of the id.
         """
-        untold: list[_Item] = []  # an older master, or one change of very many
-        for item in items:
-            answered = item.answered
-            if item.message is not None or answered is None:
-                continue
-            if answered.first_key is not None:
-                item.message = self._addresses.of_key(shard, answered.first_key)
-            elif answered.answer is not Answer.UNKNOWN:
-                untold.append(item)
-        if not untold:
-            return
-        names = [of_client(item.ref) for item in untold]
+        names = [of_client(item.ref) for item in items]
         try:
-            messages = await self._names.messages(shard, names, items[-1].offset)
+            messages = await self._names.messages(shard, names, offset)
         except (Unavailable, OutcomeUnknown):
             return
-        for item, name in zip(untold, names, strict=True):
+        for item, name in zip(items, names, strict=True):
             if (holder := messages.get(name)) is not None:
                 address = self._addresses.of(holder.state.id)
                 item.message = address if isinstance(address, Address) else None
 
     async def _find_end_times(self, shard: int, items: Sequence[_Item]) -> None:
-        ended = [
-            (item, item.message.first_key)
-            for item in items
-            if item.message is not None and item.answered is not None and item.answered.answer in _ENDED
-        ]
-        if not ended:
-            return
-        last = max(item.offset for item, _ in ended)
+        first_keys = [item.message.first_key for item in items if item.message is not None]
         try:
-            end_times = await self._backend.reader.when_ended(shard, [first_key for _, first_key in ended], last)
+            end_times = await self._backend.reader.when_ended(shard, first_keys, items[-1].offset)
         except Unavailable:
             return  # the answers are known, and some of the changes may be made
-        for (item, _), at in zip(ended, end_times, strict=True):
+        for item, at in zip(items, end_times, strict=True):
             item.ended_at = at
 
 
