@@ -75,7 +75,7 @@ class KafkaBus:
         self._abandoned = {options.transactional_id(name): name for name in abandoned}
         self._end_reason: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
-        self._wire = Wire(options)
+        self._wire = Wire(options.client())
         self._ends = LogEnds()
         self._catalog = Catalog(self._wire, self._drop_topic)
         self._maker = TopicMaker(self._wire, self._catalog, options)

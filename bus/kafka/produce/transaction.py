@@ -44,7 +44,7 @@ class KafkaCommitter:
     see `Bus.committer`. `v2`: see `uses_v2`.
 
     After any error it refuses further commits. Its states are a table: `states.py`, drawn in
-    `docs/reference/states.md`.
+    the page *States* of `make docs`.
     """
 
     def __init__(
