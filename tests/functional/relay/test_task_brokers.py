@@ -63,7 +63,7 @@ def dramatiq_project(url: str) -> tuple[Callable[[int], Any], Callable[[], list[
     def work(n: int) -> None: ...
 
     def waiting() -> list[Any]:
-        consumer = broker.consume("work", prefetch=10, timeout=200)  # type: ignore[no-untyped-call]
+        consumer = broker.consume("work", prefetch=10, timeout=200)
         messages = list(iter(lambda: next(consumer), None))
         for message in messages:
             consumer.ack(message)
