@@ -66,7 +66,7 @@ class RabbitMqOptions(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the default of an option that version 0.2.0 does not know: it would leave out the declaration."""
+        """Without the default of `envelope`: version 0.2.0 cannot read a declaration with an unknown option."""
         fields: dict[str, Any] = dump(self)
         if self.envelope == "none":
             fields.pop("envelope", None)
