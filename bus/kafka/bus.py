@@ -30,11 +30,11 @@ from duemq.bus.kafka.fetch.reader import Reader
 from duemq.bus.kafka.fetch.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.append import Appender, join_outcomes, recall_before_append
-from duemq.bus.kafka.produce.batches import refusal_of
 from duemq.bus.kafka.produce.choice import uses_v2
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.states import CommitterState
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.record_batches import refusal_of
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire

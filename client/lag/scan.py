@@ -9,7 +9,7 @@ from aiokafka import errors
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.fetch.records import decode
+from duemq.bus.kafka.record_batches import decode
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import Brokers, FetchedValues
 from duemq.client.lag.values import FirstMessage, Matches

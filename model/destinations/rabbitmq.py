@@ -27,7 +27,7 @@ class RabbitMqOptions(BaseModel):
 
     `routing_key`: text in which `{{ topic }}` and `{{ key }}` stand for those of the message. `mandatory`: a message
     that reaches no queue fails; otherwise it is lost. `persistent`: queues keep it across a restart of the broker.
-    `envelope`: the payload is a held task of `celery` or `dramatiq`, which says where it goes.
+    `envelope`: the payload is a held task of `celery` or `dramatiq`, with its own exchange and routing key.
 
     `stream`: the stream to publish to by the stream protocol, without the other options; empty: AMQP. `stream_port`: of
     that protocol; 0 = 5552, and 5551 with TLS.
