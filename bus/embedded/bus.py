@@ -34,6 +34,8 @@ from duemq.bus.embedded.history import History
 from duemq.bus.embedded.layout import Start
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
+from duemq.bus.embedded.sync.aio import Aio
+from duemq.bus.embedded.sync.log_sync import kernel_aio
 from duemq.bus.embedded.tail import RecentChunks, TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
@@ -63,6 +65,7 @@ class EmbeddedBus:
         buffer_bytes: int,
         clock: Callable[[], int],
         failpoint: Callable[[str], None] | None,
+        aio: Callable[[], Aio | None],
     ) -> None:
         self._folder, self._db, self._clock = folder, db, clock
         self._topics, self._latest = load_topics(db)
@@ -70,7 +73,7 @@ class EmbeddedBus:
         self._tails = TailCache(buffer_bytes)
         self._history = History(db)
         self._compactor = Compactor(db)
-        self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint)
+        self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint, aio)
         self._subscriptions = Subscriptions(self._commits.check)
         self._closing = asyncio.Lock()
         self._closed = False
@@ -83,16 +86,17 @@ class EmbeddedBus:
         buffer_bytes: int = TAIL_BYTES,
         clock: Callable[[], int] = wall_clock,
         failpoint: Callable[[str], None] | None = None,
+        aio: Callable[[], Aio | None] = kernel_aio,
     ) -> EmbeddedBus:
         """The log in this folder, created if missing.
 
-        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. Raises FolderRefused,
-        CorruptStore, DiskFull or StoreFailed.
+        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. `aio` returns the kernel's
+        asynchronous IO for syncs, or None. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed.
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
             with translate_errors(f"reading the log in {folder}"):
-                return cls(folder, db, buffer_bytes, clock, failpoint)
+                return cls(folder, db, buffer_bytes, clock, failpoint, aio)
         except BaseException:
             db.close()
             raise

@@ -1,6 +1,6 @@
 """Group commit: all pending requests share one write and one sync; while one group syncs, the next one forms.
 
-    submit -> waiting -> [stage, in order of arrival] -> write -> sync (own thread) -> publish -> answers
+    submit -> waiting -> [stage, in order of arrival] -> write -> sync -> publish -> answers
 
 Nothing of a group is visible before its sync. A failed group is the last one: only reopening the log shows whether it
 is on disk.
@@ -11,9 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from rocksdict import Rdict, WriteBatch
@@ -22,6 +19,8 @@ from duemq.bus.base import AppendResult
 from duemq.bus.embedded.chunk import Chunk, cut, pack_chunk
 from duemq.bus.embedded.layout import Start
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic
+from duemq.bus.embedded.sync.aio import Aio
+from duemq.bus.embedded.sync.log_sync import LogSync
 from duemq.model.errors import DuemqError, StoreFailed, Unavailable
 from duemq.model.rocksdb_errors import translate
 
@@ -83,6 +82,7 @@ class GroupCommit:
         publish: Callable[[CommitGroup], None],
         on_end: Callable[[], None],
         failpoint: Callable[[str], None] | None,
+        aio: Callable[[], Aio | None],
     ) -> None:
         self._db, self._begin, self._publish, self._on_end = db, begin, publish, on_end
         self._failpoint = failpoint
@@ -94,10 +94,8 @@ class GroupCommit:
         self._idle.set()
         self._failure = ""
         self._closed = False
-        # An executor's futures would cost more than the sync: a queue and a thread are enough.
-        self._to_sync: SimpleQueue[CommitGroup | None] = SimpleQueue()
-        self._syncer = Thread(target=self._sync, name="duemq-log-sync", daemon=True)
-        self._syncer.start()
+        self._sync = LogSync(db, self._after_sync, aio)
+        self._in_sync: CommitGroup | None = None
 
     @property
     def failed(self) -> bool:
@@ -134,8 +132,7 @@ class GroupCommit:
         """Refuse new requests, finish pending ones. Idempotent."""
         self._closed = True
         await self._idle.wait()
-        self._to_sync.put(None)
-        self._syncer.join()
+        self._sync.close()
         self._on_end()
 
     def _write(self) -> None:
@@ -160,19 +157,12 @@ class GroupCommit:
         except Exception as error:
             self._fail(group, error)
             return
-        self._to_sync.put(group)
+        self._in_sync = group
+        self._sync.start()
 
-    def _sync(self) -> None:
-        while (group := self._to_sync.get()) is not None:
-            failure: Exception | None = None
-            try:
-                self._db.flush_wal(True)
-            except Exception as error:
-                failure = error
-            with suppress(RuntimeError):  # the loop was closed without closing the bus: there are no waiters
-                self._loop.call_soon_threadsafe(self._after_sync, group, failure)
-
-    def _after_sync(self, group: CommitGroup, failure: Exception | None) -> None:
+    def _after_sync(self, failure: Exception | None) -> None:
+        group, self._in_sync = self._in_sync, None
+        assert group is not None
         try:
             if failure is not None:
                 raise failure
