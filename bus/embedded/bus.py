@@ -27,6 +27,7 @@ from duemq.bus.base import (
 )
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
+from duemq.bus.embedded.ahead import Ahead
 from duemq.bus.embedded.chunk import Chunk, take
 from duemq.bus.embedded.compaction import Compactor
 from duemq.bus.embedded.group_commit import CommitGroup, GroupCommit, Trim
@@ -75,6 +76,7 @@ class EmbeddedBus:
         self._compactor = Compactor(db)
         self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint, aio)
         self._subscriptions = Subscriptions(self._commits.check)
+        self.ahead = Ahead(self._find, self._commits, self._history)
         self._closing = asyncio.Lock()
         self._closed = False
 
@@ -101,8 +103,9 @@ class EmbeddedBus:
             db.close()
             raise
 
-    async def append(self, batches: Batches) -> AppendResults:
-        return await self._commits.submit(partial(self._stage_append, self._targets(batches)))
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
+        stage = partial(self._stage_append, self._targets(batches))
+        return await self._commits.submit(stage, held=for_answer)
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -169,7 +172,7 @@ class EmbeddedBus:
         self._commits.check()
         log_topic = self._topics.get(topic)
         if log_topic is None:
-            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions))
+            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions), settled=True)
         return log_topic.info()
 
     async def create_log(
@@ -177,7 +180,7 @@ class EmbeddedBus:
     ) -> TopicInfo:
         log_that_fits(await self.create_topic(topic, partitions), partitions)
         if in_ids and (mark := self._folder / RESTORED).exists():
-            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]))
+            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]), settled=True)
             with translate_errors(mark):
                 mark.unlink()  # if a crash keeps it, the next start leaves another gap
         return self._topics[topic].info()
@@ -207,7 +210,7 @@ class EmbeddedBus:
         self._commits.check()
         log_partition = self._find(topic, partition)
         if log_partition is not None and before_offset > log_partition.start.offset:
-            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset))
+            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset), settled=True)
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         self._commits.check()
@@ -309,7 +312,9 @@ class EmbeddedBus:
         return CommitGroup(self._latest)
 
     def _stage_append(self, appends: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup) -> AppendResults:
-        return {partition.name: group.append(partition, frames) for partition, frames in appends}
+        results = {partition.name: group.append(partition, frames) for partition, frames in appends}
+        self.ahead.subscriptions.wake([partition.name for partition, frames in appends if frames])
+        return results
 
     def _stage_commit(
         self, appends: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: CommitGroup
@@ -377,7 +382,8 @@ class EmbeddedBus:
     def _publish(self, group: CommitGroup) -> None:
         self._topics.update(group.topics)
         for partition, gaps in group.gaps.items():
-            partition.gaps, partition.end = gaps, gaps[-1][1]
+            partition.gaps = gaps
+            partition.end = partition.assigned = gaps[-1][1]
             partition.tail = RecentChunks(partition.end)
         for partition, chunk in group.chunks:
             partition.end = chunk.end
@@ -392,3 +398,4 @@ class EmbeddedBus:
 
     def _on_end(self) -> None:
         self._subscriptions.wake_all()
+        self.ahead.subscriptions.wake_all()

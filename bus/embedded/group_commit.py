@@ -1,8 +1,10 @@
 """Group commit: all pending requests share one write and one sync; while one group syncs, the next one forms.
 
-    submit -> waiting -> [stage, in order of arrival] -> write -> sync -> publish -> answers
+    submit -> stage, in order of arrival -> write -> sync -> publish -> answers
 
-Nothing of a group is visible before its sync. A failed group is the last one: only reopening the log shows whether it
+Only masters see anything of a group before its sync (`bus/embedded/ahead.py`): what they commit for it is part of this
+group or of a later one. One group is written and synced at a time, as one record of RocksDB's write-ahead log:
+`bus/embedded/wal.py` and `LogSync` rely on it. A failed group is the last one: only reopening the log shows whether it
 is on disk.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from rocksdict import Rdict, WriteBatch
@@ -26,6 +28,8 @@ from duemq.model.rocksdb_errors import translate
 
 # A group of this size takes no further requests, to bound what one write copies, and how long it holds the GIL.
 GROUP_BYTES = 8 << 20
+# Requests that wait for a cycle are written without it after this time: their shard may have no master now.
+HOLD_S = 0.005
 
 T = TypeVar("T")
 
@@ -35,6 +39,14 @@ class Trim(NamedTuple):
 
     start: Start
     cut: int
+
+
+class Growth(NamedTuple):
+    """The frames that a group appends to a partition, and their lengths. `first`: the offset of the first one."""
+
+    first: int
+    frames: list[bytes]
+    lengths: list[int]
 
 
 class CommitGroup:
@@ -49,22 +61,33 @@ class CommitGroup:
         self.gaps: dict[LogPartition, tuple[tuple[int, int], ...]] = {}
         self.chunks: list[tuple[LogPartition, Chunk]] = []
         self.answers: list[tuple[asyncio.Future[Any], Any]] = []
-        self._growth: dict[LogPartition, tuple[list[bytes], list[int]]] = {}
+        self.held = True  # whether all requests wait for a cycle
+        self._growth: dict[LogPartition, Growth] = {}
 
     def append(self, partition: LogPartition, frames: Sequence[bytes]) -> AppendResult:
-        group_frames, lengths = self._growth.setdefault(partition, ([], []))
-        first = partition.end + len(group_frames)
-        frame_lengths = list(map(len, frames))
-        group_frames += frames
-        lengths += frame_lengths
-        self.bytes += sum(frame_lengths)
+        growth = self._growth.get(partition)
+        if growth is None:
+            growth = self._growth[partition] = Growth(partition.assigned, [], [])
+        first, lengths = partition.assigned, list(map(len, frames))
+        partition.assigned += len(lengths)
+        growth.frames.extend(frames)
+        growth.lengths.extend(lengths)
+        self.bytes += sum(lengths)
         return AppendResult(first, self.timestamp)
 
+    def staged(self, partition: LogPartition) -> Chunk | None:
+        """What the group appends to a partition, as one chunk without a position."""
+        growth = self._growth.get(partition)
+        if growth is None or not growth.frames:
+            return None
+        return Chunk(growth.first, self.timestamp, 0, growth.frames, sum(growth.lengths))
+
     def seal(self) -> None:
-        """Turn the appended frames into chunks, which requests to the same partition share."""
-        for partition, (frames, lengths) in self._growth.items():
+        """Turn the appended frames into chunks, which requests to the same partition share. The group before must be
+        published."""
+        for partition, (first, frames, lengths) in self._growth.items():
             if frames:
-                for chunk, sizes in cut(frames, lengths, partition.end, self.timestamp, partition.position):
+                for chunk, sizes in cut(frames, lengths, first, self.timestamp, partition.position):
                     self.batch.put(partition.key(chunk.first), pack_chunk(chunk, sizes))
                     self.chunks.append((partition, chunk))
 
@@ -87,15 +110,16 @@ class GroupCommit:
         self._db, self._begin, self._publish, self._on_end = db, begin, publish, on_end
         self._failpoint = failpoint
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()
-        self._busy = False
-        self._soon: asyncio.Handle | None = None  # starts the next group
+        self._open: CommitGroup | None = None  # takes requests
+        self._in_sync: CommitGroup | None = None
+        self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()  # not staged yet
+        self._soon: asyncio.Handle | None = None  # writes the next group
+        self._hold: asyncio.TimerHandle | None = None  # does so if no cycle comes
         self._idle = asyncio.Event()
         self._idle.set()
         self._failure = ""
         self._closed = False
         self._sync = LogSync(db, self._after_sync, aio)
-        self._in_sync: CommitGroup | None = None
 
     @property
     def failed(self) -> bool:
@@ -108,25 +132,44 @@ class GroupCommit:
         if self._failure:
             raise StoreFailed(f"the log accepts no requests until it is reopened: {self._failure}")
 
-    async def submit(self, stage: Callable[[CommitGroup], T], *, at_once: bool = False) -> T:
+    async def submit(
+        self, stage: Callable[[CommitGroup], T], *, at_once: bool = False, held: bool = False, settled: bool = False
+    ) -> T:
         """Return the result of `stage` once its group is durable.
 
         Requests of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn
-        takes milliseconds, and a shard's cycle is large enough.
+        takes milliseconds, and a shard's cycle is large enough. A group of requests that are `held` is written at the
+        next request that is not, such as the cycle that they wait for. `settled`: the stage depends on the state that
+        earlier groups publish, so no group may be in sync.
 
         A DuemqError of `stage` goes to the caller alone: it must be raised before anything was added to the group.
         """
         self.check()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._waiting.append((stage, future))
-        if not self._busy:
-            self._busy = True
-            self._idle.clear()
-            self._soon = self._loop.call_soon(self._write)
-        if at_once and self._soon is not None:
-            self._soon.cancel()
-            self._write()
+        self._idle.clear()
+        if settled or self._waiting or (self._open is not None and self._open.bytes >= GROUP_BYTES):
+            self._waiting.append((stage, future))
+            held = False
+        else:
+            group = self._open = self._open or self._begin()
+            try:
+                self._stage(group, stage, future)
+            except Exception as error:
+                self._fail(group, error)
+                self.check()
+            group.held &= held
+        if self._in_sync is None:
+            if at_once:
+                self._write()
+            else:
+                self._write_soon(held=held)
         return await future
+
+    def staged(self, partition: LogPartition) -> Iterator[Chunk]:
+        """The frames of a partition that are not durable yet, in order."""
+        for group in (self._in_sync, self._open):
+            if group is not None and (chunk := group.staged(partition)) is not None:
+                yield chunk
 
     async def close(self) -> None:
         """Refuse new requests, finish pending ones. Idempotent."""
@@ -135,18 +178,31 @@ class GroupCommit:
         self._sync.close()
         self._on_end()
 
+    def _stage(self, group: CommitGroup, stage: Callable[[CommitGroup], T], future: asyncio.Future[T]) -> None:
+        try:
+            group.answers.append((future, stage(group)))
+        except DuemqError as error:
+            future.set_exception(error)
+
+    def _write_soon(self, *, held: bool) -> None:
+        if self._soon is not None:
+            return
+        if not held:
+            self._soon = self._loop.call_soon(self._write)
+        elif self._hold is None:
+            self._hold = self._loop.call_later(HOLD_S, self._write)
+
     def _write(self) -> None:
-        self._soon = None
-        group = self._begin()
+        for handle in (self._soon, self._hold):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._hold = None
+        group, self._open = self._open or self._begin(), None
         try:
             while self._waiting and group.bytes < GROUP_BYTES:
-                stage, future = self._waiting[0]
+                stage, future = self._waiting.popleft()
                 if not future.cancelled():
-                    try:
-                        group.answers.append((future, stage(group)))
-                    except DuemqError as error:
-                        future.set_exception(error)
-                self._waiting.popleft()
+                    self._stage(group, stage, future)
             group.seal()
             if group.batch.is_empty():
                 self._finish(group)
@@ -176,24 +232,25 @@ class GroupCommit:
         for future, answer in group.answers:
             if not future.done():
                 future.set_result(answer)
-        if self._waiting:
+        if self._open is not None or self._waiting:
             # Not at once: answered callers may have more for the next group.
-            self._soon = self._loop.call_soon(self._write)
+            self._write_soon(held=self._open is not None and self._open.held and not self._waiting)
         else:
-            self._busy = False
             self._idle.set()
 
     def _fail(self, group: CommitGroup, cause: Exception) -> None:
         error = translate("writing the log", cause)
         self._failure = str(error)
-        for future in [future for future, _ in group.answers] + [future for _, future in self._waiting]:
+        staged = group.answers if self._open in (None, group) else group.answers + self._open.answers
+        for future in [future for future, _ in staged] + [future for _, future in self._waiting]:
             if not future.done():
                 failure = type(error)(self._failure)
                 failure.__cause__ = cause
                 future.set_exception(failure)
         self._waiting.clear()
-        self._busy = False
-        self._idle.set()
+        self._open = None
+        if self._in_sync is None:
+            self._idle.set()
         self._on_end()
 
     def _step(self, name: str) -> None:

@@ -98,7 +98,7 @@ class Master:
         now = self._clock()
         reach = replica.reach(now)
         expanding = replica.expand(reach)
-        commands = await self._bus.read(
+        commands = await self._bus.ahead.read(
             BUFFER, self._shard, replica.entry.applied, self._most_commands, cycle_limits.max_bytes
         )
         cycle = replica.cycle()
@@ -140,7 +140,7 @@ class Master:
             await self._refuse_others(begins, ledger_offset)
         self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s + thread_time() - worked)
         # A read may return fewer commands than exist, because of their bytes or the bus.
-        if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
+        if expanding or not complete or cycle.applied < self._bus.ahead.reach(BUFFER, self._shard):
             return _MORE
         return self._pause(self._clock())
 
