@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from rocksdict import Rdict, WriteBatch
@@ -41,6 +42,10 @@ class Trim(NamedTuple):
     cut: int
 
 
+Answer = tuple[asyncio.Future[Any], Any]
+"""A request of a group, and what its stage returned."""
+
+
 class Growth(NamedTuple):
     """The frames that a group appends to a partition, and their lengths. `first`: the offset of the first one."""
 
@@ -60,7 +65,8 @@ class CommitGroup:
         self.trims: dict[LogPartition, Trim] = {}
         self.gaps: dict[LogPartition, tuple[tuple[int, int], ...]] = {}
         self.chunks: list[tuple[LogPartition, Chunk]] = []
-        self.answers: list[tuple[asyncio.Future[Any], Any]] = []
+        self.answers: list[Answer] = []
+        self.held_answers: list[Answer] = []  # given last: then the cycle has answered the commands already
         self.held = True  # whether all requests wait for a cycle
         self._growth: dict[LogPartition, Growth] = {}
 
@@ -153,7 +159,7 @@ class GroupCommit:
         else:
             group = self._open = self._open or self._begin()
             try:
-                self._stage(group, stage, future)
+                self._stage(group, stage, future, held=held)
             except Exception as error:
                 self._fail(group, error)
                 self.check()
@@ -178,9 +184,12 @@ class GroupCommit:
         self._sync.close()
         self._on_end()
 
-    def _stage(self, group: CommitGroup, stage: Callable[[CommitGroup], T], future: asyncio.Future[T]) -> None:
+    def _stage(
+        self, group: CommitGroup, stage: Callable[[CommitGroup], T], future: asyncio.Future[T], *, held: bool
+    ) -> None:
+        answers = group.held_answers if held else group.answers
         try:
-            group.answers.append((future, stage(group)))
+            answers.append((future, stage(group)))
         except DuemqError as error:
             future.set_exception(error)
 
@@ -202,7 +211,7 @@ class GroupCommit:
             while self._waiting and group.bytes < GROUP_BYTES:
                 stage, future = self._waiting.popleft()
                 if not future.cancelled():
-                    self._stage(group, stage, future)
+                    self._stage(group, stage, future, held=False)
             group.seal()
             if group.batch.is_empty():
                 self._finish(group)
@@ -229,7 +238,7 @@ class GroupCommit:
 
     def _finish(self, group: CommitGroup) -> None:
         self._publish(group)
-        for future, answer in group.answers:
+        for future, answer in chain(group.answers, group.held_answers):
             if not future.done():
                 future.set_result(answer)
         if self._open is not None or self._waiting:
@@ -241,8 +250,9 @@ class GroupCommit:
     def _fail(self, group: CommitGroup, cause: Exception) -> None:
         error = translate("writing the log", cause)
         self._failure = str(error)
-        staged = group.answers if self._open in (None, group) else group.answers + self._open.answers
-        for future in [future for future, _ in staged] + [future for _, future in self._waiting]:
+        staged = [group] if self._open is None else [group, self._open]
+        answers = chain.from_iterable(chain(one.answers, one.held_answers) for one in staged)
+        for future in chain((future for future, _ in answers), (future for _, future in self._waiting)):
             if not future.done():
                 failure = type(error)(self._failure)
                 failure.__cause__ = cause

@@ -1,6 +1,6 @@
 """Makes durable what RocksDB wrote to its write-ahead log: by the kernel's asynchronous IO, or in a thread.
 
-RocksDB's own sync blocks, so it needs a thread, and handing over to it and back costs more than the sync. The
+RocksDB's own sync blocks, so it needs a thread, and handing over to it and back costs more than the sync (ADR 90). The
 kernel can sync the file without one, but only RocksDB knows when it begins a new file: then older ones and the folder
 must be synced, too. So RocksDB syncs whenever the file did not grow since the last sync. It did grow: the record
 written since then is in it, because there is only one between two syncs.
