@@ -209,9 +209,10 @@ class GroupCommit:
         group, self._open = self._open or self._begin(), None
         try:
             while self._waiting and group.bytes < GROUP_BYTES:
-                stage, future = self._waiting.popleft()
+                stage, future = self._waiting[0]
                 if not future.cancelled():
                     self._stage(group, stage, future, held=False)
+                self._waiting.popleft()
             group.seal()
             if group.batch.is_empty():
                 self._finish(group)
