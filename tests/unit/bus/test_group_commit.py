@@ -124,7 +124,7 @@ def test_commands_are_held_for_a_while_and_for_no_other_request(
     async def scenario(bus: EmbeddedBus) -> None:
         first = await held(bus, b"a")
         await bus.append({COMMANDS: [b"b"]})  # sent, and answered once it is durable
-        assert first.done()
+        await first
         assert steps.syncs == 1
         monkeypatch.setattr(group_commit, "HOLD_S", 0.001)
         await bus.append({COMMANDS: [b"c"]}, for_answer=True)  # there is no master
