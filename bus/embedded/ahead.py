@@ -1,7 +1,7 @@
 """What masters read: frames as soon as they have an offset, before they are durable.
 
 That is safe for a committer alone: nothing sees its cycle before the sync that makes it durable, and that sync, or an
-earlier one, makes durable what the cycle read.
+earlier one, makes the commands durable that the cycle read.
 """
 
 from __future__ import annotations

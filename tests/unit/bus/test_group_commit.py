@@ -1,4 +1,4 @@
-"""What shares a sync of the embedded log, and who sees it before."""
+"""Requests that share a sync of the embedded log, and their visibility before it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_commands_are_held_for_a_while_and_for_no_other_request(
     with_bus(tmp_path, steps, scenario)
 
 
-def test_a_failed_sync_fails_the_cycle_and_its_commands_and_whatever_follows(tmp_path: Path, steps: Steps) -> None:
+def test_a_failed_sync_fails_the_cycle_its_commands_and_the_next_group(tmp_path: Path, steps: Steps) -> None:
     async def scenario(bus: EmbeddedBus) -> None:
         committer = await bus.committer("shard")
         call = await held(bus, b"a")
@@ -166,7 +166,7 @@ def test_a_fenced_cycle_leaves_the_commands_to_the_next_master(tmp_path: Path, s
 
 
 def test_trims_and_topics_wait_for_the_group_in_sync(tmp_path: Path, steps: Steps) -> None:
-    """They depend on what it publishes: a second trim, further back, must not undo the first one."""
+    """They depend on the state that it publishes: a second trim, further back, must not undo the first one."""
 
     async def scenario(bus: EmbeddedBus) -> None:
         await bus.append({COMMANDS: [b"%d" % at for at in range(9)]})

@@ -1,4 +1,4 @@
-"""How the embedded log syncs: by the kernel's asynchronous IO where there is one, and what a failure of it does."""
+"""Syncs of the embedded log by the kernel's asynchronous IO, its failures, and the thread as the fallback."""
 
 from __future__ import annotations
 
