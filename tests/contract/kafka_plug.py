@@ -56,6 +56,10 @@ class RenamedBus:
     def back(self, landed: AppendResults) -> AppendResults:
         return {(topic.removesuffix(self._suffix), partition): where for (topic, partition), where in landed.items()}
 
+    @property
+    def ahead(self) -> RenamedBus:
+        return self
+
     async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         there = self.there(batches)
         landed = await self.inner.append(there)
