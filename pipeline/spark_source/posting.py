@@ -1,4 +1,4 @@
-"""Writing rows as messages under their names, by batches over HTTP: a row that is written twice is one message."""
+"""Writes rows as named messages in batches over HTTP: a row that is written twice is one message."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from duemq.client import ABSENT, Draft
+from duemq.client import ABSENT, Draft, Message
 from duemq.client.http.blocking.message import BatchResult
+from duemq.client.http.errors import RejectedError
 from duemq.model.timing import why_implausible
-from duemq.pipeline.columns.past import why_long_past
+from duemq.pipeline.columns.instants import why_long_past
 from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.logs.server import Clock, Sleep, until_answered
 from duemq.pipeline.spark_source.options import Writing
-from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
 from duemq.pipeline.spark_source.refused import RefusedRows
 
-_BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
-_MAX_REASONS: Final = 5  # refusals that an error tells
+_BYTES: Final = 8 << 20  # of payloads and keys in one request, and of our copy in memory
+_MAX_REASONS: Final = 5  # in an error
 ANSWERS: Final = pa.schema([("name", pa.string()), ("status", pa.string()), ("detail", pa.string())])
 ANSWERS_DDL: Final = "name string, status string, detail string"
 Send = Callable[[Sequence[Draft]], Sequence[BatchResult]]
 log = logging.getLogger("duemq.pipeline")
+ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
+
+
+class PostResult(NamedTuple):
+    """The outcome of a message: accepted, repeated (accepted before), or refused with the reason."""
+
+    status: str
+    detail: str | None = None
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did. `reasons`: of some of those that were refused."""
+    """The result of a task. `reasons`: for some refused rows."""
 
     accepted: int = 0
     repeated: int = 0
@@ -50,7 +59,7 @@ class Written(WriterCommitMessage):
 
 
 def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
-    """Write the rows of one task. Raises what the client does where nothing is answered any more."""
+    """Write the rows of one task. Raises the client's errors."""
     done, refused = Written(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
     with writing.server.client() as client:
         for row, answer in _answered_rows(batches, client.send_batch, writing):
@@ -76,8 +85,7 @@ def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
 
 def settle(messages: Iterable[Any], writing: Writing) -> None:
-    """What the driver does once all tasks are done. Raises JobFailed for rows that were refused, unless they are in a
-    folder or to be skipped."""
+    """Sum up all tasks on the driver. Raises JobFailed for refused rows, unless they are in a folder or skipped."""
     done = [one for one in messages if isinstance(one, Written)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
@@ -90,7 +98,7 @@ def settle(messages: Iterable[Any], writing: Writing) -> None:
 
 
 class MessageWriter(DataSourceArrowWriter):
-    """Writes a table. A task that fails in between is repeated, and so are its names."""
+    """Writes a table. A failed task is repeated with the same names."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
@@ -103,7 +111,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream. A batch that was under way when the query ended is repeated, and so are its names."""
+    """Writes a stream. An interrupted batch is repeated with the same names."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
@@ -135,6 +143,32 @@ def _answered_rows(
             yield row, next(answers) if isinstance(draft, Draft) else PostResult(REFUSED, draft)
 
 
+def posted(
+    drafts: Sequence[Draft],
+    send: Callable[[Sequence[Draft]], Sequence[BatchResult]],
+    patience_s: float,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> list[PostResult]:
+    """An answer for each draft, in order. All drafts have names, so those without an answer are sent again.
+
+    Raises `Unavailable` and `Unreachable` after `patience_s` seconds without an answer, and errors that refuse a whole
+    request.
+    """
+    answers: list[PostResult] = []
+    for result in until_answered(drafts, send, _outcome_of, patience_s, clock, sleep):
+        if isinstance(result, Exception):
+            raise result
+        answers.append(result)
+    return answers
+
+
+def _outcome_of(result: BatchResult) -> tuple[PostResult | Exception, bool]:
+    if isinstance(result, Message):
+        return PostResult(REPEATED if result.state.duplicate else ACCEPTED), True
+    return (PostResult(REFUSED, str(result)), True) if isinstance(result, RejectedError) else (result, False)
+
+
 def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     size = 0
@@ -150,14 +184,14 @@ def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[s
 
 
 def _bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its texts as bytes: one that is not UTF-8 is the matter of its row alone."""
+    """The batch with texts as bytes: invalid UTF-8 then only affects its row."""
     bytes_of = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     columns = [column.cast(bytes_of[column.type]) if column.type in bytes_of else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
-    """The message, or why it cannot be sent. `now`: epoch ms; None: long past times are meant."""
+    """The message, or why it cannot be sent. `now`: epoch ms; None accepts long past times."""
     what = "a column"
     try:
         for what in ("name", "topic", "due_ms", "payload"):
@@ -170,7 +204,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
         what = "key"
         key = None if row.get("key") is None else row["key"].decode()
     except UnicodeDecodeError:
-        return f"{what}: is not UTF-8, which HTTP cannot say: send it through Kafka (docs/guides/pipeline/send.md)"
+        return f"{what}: is not UTF-8, which HTTP cannot carry: send it through Kafka (docs/guides/pipeline/send.md)"
     headers, labels = _headers(row.get("headers")), row.get("labels") or None
     if isinstance(headers, str):
         return headers
@@ -188,7 +222,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
 
 
 def _headers(pairs: Any) -> list[tuple[str, bytes]] | str | None:
-    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text says why not."""
+    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text is the problem."""
     if not pairs:
         return None
     headers: list[tuple[str, bytes]] = []

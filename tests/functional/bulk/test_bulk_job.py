@@ -20,12 +20,12 @@ from duemq.model.messages.ids import peek
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.ids import write_ids
-from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, Scheduled, schedule
+from duemq.pipeline.bulk_schedule.job import Options, Scheduled, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.stage import FolderStage
 from duemq.pipeline.columns import OWN, Columns
-from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.errors import BadInput, JobFailed, RowsRejected
 from duemq.pipeline.logs.server import Server
 from duemq.storage.delay_files.columns import is_normal
 from duemq.storage.imports.importer import inspect

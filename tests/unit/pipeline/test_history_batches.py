@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from duemq.pipeline.history.formats.batches import Batches, holds, named, standing
 from duemq.pipeline.history.formats.committed import DataFile, groups
+from duemq.pipeline.history.formats.parquet import Batches, holds, named, standing
 
 
 def test_a_name_says_what_a_folder_holds() -> None:

@@ -13,11 +13,10 @@ from duemq.client import Admin, Draft, Message
 from duemq.client.http.values import MessageState
 from duemq.pipeline.bulk_change.requests import MOVE_SCHEMA, ChangeClient, moving
 from duemq.pipeline.bulk_change.slots import Slots
-from duemq.pipeline.columns.past import LONG_PAST
+from duemq.pipeline.columns.instants import LONG_PAST
 from duemq.pipeline.logs.server import Server
 from duemq.pipeline.spark_source.options import Writing
-from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, PostResult
-from duemq.pipeline.spark_source.posting import answered
+from duemq.pipeline.spark_source.posting import ACCEPTED, REFUSED, PostResult, answered
 
 SECONDS, MS, PAST = 1_924_992_000, 1_924_992_000_000, 978_307_200_000
 LOST = "1924992000 looks like seconds; ms are 1924992000000"
