@@ -74,7 +74,7 @@ class EmbeddedBus:
         self._tails = TailCache(buffer_bytes)
         self._history = History(db)
         self._compactor = Compactor(db)
-        self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint, aio)
+        self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio)
         self._subscriptions = Subscriptions(self._commits.check)
         self.ahead = Ahead(self._find, self._commits, self._history)
         self._closing = asyncio.Lock()
@@ -307,9 +307,9 @@ class EmbeddedBus:
             appends.append((log_partition, frames))
         return appends
 
-    def _begin(self) -> CommitGroup:
+    def _time(self) -> int:
         self._latest = max(self._latest, self._clock())
-        return CommitGroup(self._latest)
+        return self._latest
 
     def _stage_append(self, appends: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup) -> AppendResults:
         results = {partition.name: group.append(partition, frames) for partition, frames in appends}

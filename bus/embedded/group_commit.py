@@ -47,9 +47,11 @@ Answer = tuple[asyncio.Future[Any], Any]
 
 
 class Growth(NamedTuple):
-    """The frames that a group appends to a partition, and their lengths. `first`: the offset of the first one."""
+    """Frames that a group appends to a partition at one time (ms), and their lengths. `first`: the offset of the first
+    one."""
 
     first: int
+    timestamp: int
     frames: list[bytes]
     lengths: list[int]
 
@@ -57,8 +59,8 @@ class Growth(NamedTuple):
 class CommitGroup:
     """What one write and one sync make durable, and what is published after that."""
 
-    def __init__(self, timestamp: int) -> None:
-        self.timestamp = timestamp
+    def __init__(self) -> None:
+        self.timestamp = 0  # of the request that is being staged: a group may be open for some ms
         self.batch = WriteBatch(raw_mode=True)
         self.bytes = 0
         self.topics: dict[str, LogTopic] = {}
@@ -68,12 +70,13 @@ class CommitGroup:
         self.answers: list[Answer] = []
         self.held_answers: list[Answer] = []  # given last: then the cycle has answered the commands already
         self.held = True  # whether all requests wait for a cycle
-        self._growth: dict[LogPartition, Growth] = {}
+        self._growth: dict[LogPartition, list[Growth]] = {}
 
     def append(self, partition: LogPartition, frames: Sequence[bytes]) -> AppendResult:
-        growth = self._growth.get(partition)
-        if growth is None:
-            growth = self._growth[partition] = Growth(partition.assigned, [], [])
+        growths = self._growth.setdefault(partition, [])
+        if not growths or growths[-1].timestamp != self.timestamp:
+            growths.append(Growth(partition.assigned, self.timestamp, [], []))
+        growth = growths[-1]
         first, lengths = partition.assigned, list(map(len, frames))
         partition.assigned += len(lengths)
         growth.frames.extend(frames)
@@ -81,25 +84,26 @@ class CommitGroup:
         self.bytes += sum(lengths)
         return AppendResult(first, self.timestamp)
 
-    def staged(self, partition: LogPartition) -> Chunk | None:
-        """What the group appends to a partition, as one chunk without a position."""
-        growth = self._growth.get(partition)
-        if growth is None or not growth.frames:
-            return None
-        return Chunk(growth.first, self.timestamp, 0, growth.frames, sum(growth.lengths))
+    def staged(self, partition: LogPartition) -> Iterator[Chunk]:
+        """The frames that the group appends to a partition, as chunks without positions."""
+        for first, timestamp, frames, lengths in self._growth.get(partition, ()):
+            yield Chunk(first, timestamp, 0, frames, sum(lengths))
 
     def seal(self) -> None:
         """Turn the appended frames into chunks, which requests to the same partition share. The group before must be
         published."""
-        for partition, (first, frames, lengths) in self._growth.items():
-            if frames:
-                for chunk, sizes in cut(frames, lengths, first, self.timestamp, partition.position):
-                    self.batch.put(partition.key(chunk.first), pack_chunk(chunk, sizes))
-                    self.chunks.append((partition, chunk))
+        for partition, growths in self._growth.items():
+            position = partition.position
+            for first, timestamp, frames, lengths in growths:
+                if frames:
+                    for chunk, sizes in cut(frames, lengths, first, timestamp, position):
+                        self.batch.put(partition.key(chunk.first), pack_chunk(chunk, sizes))
+                        self.chunks.append((partition, chunk))
+                    position += sum(lengths)
 
 
 class GroupCommit:
-    """`begin` makes an empty group, `publish` shows a durable one to readers, `on_end` is called once it failed.
+    """`clock` returns epoch ms and never goes back, `publish` shows a durable one to readers, `on_end` is called once it failed.
 
     `failpoint` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
     """
@@ -107,13 +111,13 @@ class GroupCommit:
     def __init__(
         self,
         db: Rdict,
-        begin: Callable[[], CommitGroup],
+        clock: Callable[[], int],
         publish: Callable[[CommitGroup], None],
         on_end: Callable[[], None],
         failpoint: Callable[[str], None] | None,
         aio: Callable[[], Aio | None],
     ) -> None:
-        self._db, self._begin, self._publish, self._on_end = db, begin, publish, on_end
+        self._db, self._clock, self._publish, self._on_end = db, clock, publish, on_end
         self._failpoint = failpoint
         self._loop = asyncio.get_running_loop()
         self._open: CommitGroup | None = None  # takes requests
@@ -157,7 +161,7 @@ class GroupCommit:
             self._waiting.append((stage, future))
             held = False
         else:
-            group = self._open = self._open or self._begin()
+            group = self._open = self._open or CommitGroup()
             try:
                 self._stage(group, stage, future, held=held)
             except Exception as error:
@@ -174,8 +178,8 @@ class GroupCommit:
     def staged(self, partition: LogPartition) -> Iterator[Chunk]:
         """The frames of a partition that are not durable yet, in order."""
         for group in (self._in_sync, self._open):
-            if group is not None and (chunk := group.staged(partition)) is not None:
-                yield chunk
+            if group is not None:
+                yield from group.staged(partition)
 
     async def close(self) -> None:
         """Refuse new requests, finish pending ones. Idempotent."""
@@ -188,6 +192,7 @@ class GroupCommit:
         self, group: CommitGroup, stage: Callable[[CommitGroup], T], future: asyncio.Future[T], *, held: bool
     ) -> None:
         answers = group.held_answers if held else group.answers
+        group.timestamp = self._clock()
         try:
             answers.append((future, stage(group)))
         except DuemqError as error:
@@ -206,7 +211,7 @@ class GroupCommit:
             if handle is not None:
                 handle.cancel()
         self._soon = self._hold = None
-        group, self._open = self._open or self._begin(), None
+        group, self._open = self._open or CommitGroup(), None
         try:
             while self._waiting and group.bytes < GROUP_BYTES:
                 stage, future = self._waiting[0]

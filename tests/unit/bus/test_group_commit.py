@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from duemq.bus.base import wall_clock
 from duemq.bus.embedded import group_commit
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed
@@ -40,9 +41,14 @@ def no_end_of_holding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "HOLD_S", 600.0)
 
 
-def with_bus(folder: Path, steps: Steps, scenario: Callable[[EmbeddedBus], Awaitable[None]]) -> None:
+def with_bus(
+    folder: Path,
+    steps: Steps,
+    scenario: Callable[[EmbeddedBus], Awaitable[None]],
+    clock: Callable[[], int] = wall_clock,
+) -> None:
     async def run() -> None:
-        bus = await EmbeddedBus.open(folder, failpoint=steps)
+        bus = await EmbeddedBus.open(folder, failpoint=steps, clock=clock)
         try:
             for topic, _ in (COMMANDS, OUTCOMES):
                 await bus.create_topic(topic, 1)
@@ -181,3 +187,32 @@ def test_trims_and_topics_wait_for_the_group_in_sync(tmp_path: Path, steps: Step
         assert {info.name for info in await bus.topics()} == {"commands", "outcomes", "x", "y"}
 
     with_bus(tmp_path, steps, scenario)
+
+
+def test_each_frame_of_a_group_has_the_time_of_its_own_append(tmp_path: Path, steps: Steps) -> None:
+    """A message must not look early because its group was open before it was due; a master sees the same times."""
+    now = 1_000
+
+    async def scenario(bus: EmbeddedBus) -> None:
+        nonlocal now
+        committer = await bus.committer("shard")
+        calls = [await held(bus, b"a"), await held(bus, b"b")]
+        now = 1_007
+        calls.append(await held(bus, b"c"))
+        now = 900
+        calls.append(await held(bus, b"d"))
+        before = await bus.ahead.read(*COMMANDS, 0, 9)
+        now = 1_009
+        await committer.commit({OUTCOMES: [b"abcd"]})
+        await asyncio.gather(*calls)
+        after = await bus.read(*COMMANDS, 0, 9)
+        assert before == after
+        assert [(record.offset, record.timestamp) for record in after] == [(0, 1000), (1, 1000), (2, 1007), (3, 1007)]
+        assert [record.timestamp for record in await bus.read(*OUTCOMES, 0, 9)] == [1_009]
+        assert await bus.first_since("commands", 0, 1_001) == 2
+
+    async def again(bus: EmbeddedBus) -> None:
+        assert await seen(bus) == [b"a", b"b", b"c", b"d"]
+
+    with_bus(tmp_path, steps, scenario, lambda: now)
+    with_bus(tmp_path, steps, again)
