@@ -10,9 +10,9 @@ from collections.abc import Callable
 from itertools import chain
 
 from duemq.bus.base import Subscription
-from duemq.bus.embedded.chunk import take
+from duemq.bus.embedded.chunk import frames_from
+from duemq.bus.embedded.chunk_reader import ChunkReader
 from duemq.bus.embedded.group_commit import GroupCommit
-from duemq.bus.embedded.history import History
 from duemq.bus.embedded.log_topic import LogPartition
 from duemq.bus.subscription import Subscriptions
 from duemq.model.messages.record import StoredRecord
@@ -21,7 +21,9 @@ from duemq.model.messages.record import StoredRecord
 class Ahead:
     """See `Bus.ahead`. `find` returns a partition; `history` reads the oldest frames."""
 
-    def __init__(self, find: Callable[[str, int], LogPartition | None], commits: GroupCommit, history: History) -> None:
+    def __init__(
+        self, find: Callable[[str, int], LogPartition | None], commits: GroupCommit, history: ChunkReader
+    ) -> None:
         self._find, self._commits, self._history = find, commits, history
         self.subscriptions = Subscriptions(commits.check)
 
@@ -37,8 +39,8 @@ class Ahead:
             return self._history.read(log_partition, offset, max_records, max_bytes)
         chunks = [chunk for chunk in self._commits.staged(log_partition) if chunk.end > offset]
         if offset < log_partition.end:
-            return take(chain(log_partition.tail.chunks_from(offset), chunks), offset, max_records, max_bytes)
-        return take(chunks, offset, max_records, max_bytes)
+            return frames_from(chain(log_partition.tail.chunks_from(offset), chunks), offset, max_records, max_bytes)
+        return frames_from(chunks, offset, max_records, max_bytes)
 
     def reach(self, topic: str, partition: int) -> int:
         self._commits.check()

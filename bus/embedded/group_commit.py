@@ -20,7 +20,7 @@ from rocksdict import Rdict, WriteBatch
 
 from duemq.bus.base import AppendResult
 from duemq.bus.embedded.chunk import Chunk, cut, pack_chunk
-from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic
 from duemq.bus.embedded.sync.aio import Aio
 from duemq.bus.embedded.sync.log_sync import LogSync
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Trim(NamedTuple):
     """The new start of a partition, and the offset below which its chunks are gone."""
 
-    start: Start
+    start: PartitionStart
     cut: int
 
 
@@ -103,7 +103,8 @@ class CommitGroup:
 
 
 class GroupCommit:
-    """`clock` returns epoch ms and never goes back, `publish` shows a durable one to readers, `on_end` is called once it failed.
+    """`clock` returns epoch ms and never goes back, `publish` shows a durable group to readers, `on_end` is called once
+    one failed.
 
     `failpoint` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
     """

@@ -25,22 +25,22 @@ from duemq.bus.base import (
 from duemq.bus.kafka.clock.clock_probe import ClockProbe
 from duemq.bus.kafka.clock.clock_topic import ClockTopic
 from duemq.bus.kafka.fetch.ends import LogEnds
-from duemq.bus.kafka.fetch.fetcher import Tails
-from duemq.bus.kafka.fetch.reader import Reader
+from duemq.bus.kafka.fetch.fetcher import Fetcher
+from duemq.bus.kafka.fetch.reader import BrokerReader
 from duemq.bus.kafka.fetch.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.append import Appender, join_outcomes, recall_before_append
 from duemq.bus.kafka.produce.choice import uses_v2
 from duemq.bus.kafka.produce.decisions import Decisions
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.bus.kafka.produce.states import CommitterState
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.bus.kafka.record_batches import refusal_of
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.bus.kafka.topics.blocked_partitions import BlockedPartitions
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
-from duemq.bus.kafka.topics.consumer_offsets import Places
+from duemq.bus.kafka.topics.consumer_offsets import ConsumerOffsets
 from duemq.bus.kafka.topics.own_topics import OwnTopics
 from duemq.bus.kafka.topics.topics import NEVER, TopicMaker, settings_of_own, settings_of_topic
 from duemq.bus.subscription import Subscriptions
@@ -82,17 +82,17 @@ class KafkaBus:
         self._own_topics = OwnTopics(self._wire, self._catalog, self._maker, self._begin_again)
         self._own = self._own_topics.partitions
         self._incarnations: Counter[str] = Counter()
-        self._tails = Tails(
+        self._fetcher = Fetcher(
             self._wire, options.buffer_bytes, self.subscriptions.wake, self._ends.end_of, self._own_topics.doubt
         )
-        self._reader = Reader(self._wire, self._saw_end)
+        self._reader = BrokerReader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
-        self._places = Places(self._wire, options.names.cursors)
+        self._consumer_offsets = ConsumerOffsets(self._wire, options.names.cursors)
         self._producers = PartitionProducers(self._wire)
         # A broker answers one request of a producer at a time, and a producer fails as a whole. A slow or refusing
         # topic must not delay commands.
         self._commands, self._administrative, self._to_topics = (
-            Appender(options, self._catalog, self._note_end, clock) for _ in range(3)
+            Appender(options, self._catalog, self._on_end, clock) for _ in range(3)
         )
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
@@ -126,7 +126,7 @@ class KafkaBus:
             await bus._wire.close()
             raise
         for work, name in (
-            (bus._tails.run(), "kafka tails"),
+            (bus._fetcher.run(), "kafka tails"),
             (bus._watch.run(), "kafka watch"),
             (bus._wire.keep_asking(), "kafka ping"),
             (bus._own_topics.run(), "kafka own topics"),
@@ -163,7 +163,7 @@ class KafkaBus:
             appends = [appender.append(part) for appender, part in parts.items()]
             outcomes = dict(ChainMap(*map(dict, await asyncio.gather(*appends))))
         results = join_outcomes(outcomes)
-        self._wire.note_answer()
+        self._wire.record_answer()
         for where, end in ends.items():
             if results[where].first_offset < end:  # no shard reads the record there
                 self._end_reason = LogFailed(
@@ -186,7 +186,7 @@ class KafkaBus:
                 await older.retire()
             committer = KafkaCommitter(
                 name, self._options, self._wire, self._catalog, self._own, self._producers, written, self._clock,
-                self._note_commit, self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
+                self._on_commit, self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
             )  # fmt: skip
             self._committers[name] = committer
             await committer.open()
@@ -207,10 +207,10 @@ class KafkaBus:
         if not 0 <= partition < self._own[topic]:
             return []
         while True:
-            in_memory = self._tails.read(where, offset, max_records, max_bytes)
+            in_memory = self._fetcher.read(where, offset, max_records, max_bytes)
             if in_memory is not None:
                 return in_memory
-            first = self._tails.first(where)
+            first = self._fetcher.first(where)
             records = await self._reader.read(where, offset, max_records, max_bytes, first)
             if records:
                 return records
@@ -232,7 +232,7 @@ class KafkaBus:
             if attempt == _PATIENCE // 2:
                 await self._wire.refresh()
             await asyncio.sleep(_SOON_S)
-        if topic not in self._own:  # commits to duemq's own topics stay committed, and `Tails` relies on it
+        if topic not in self._own:  # commits to duemq's own topics stay committed, and `Fetcher` relies on it
             self._ends.set(where, end)  # another client's older transaction is open, or the topic was recreated
         return end
 
@@ -259,7 +259,7 @@ class KafkaBus:
     def reach(self, topic: str, partition: int) -> int:
         self._check()
         where = (topic, partition)
-        return self._tails.reach(where) if topic in self._own else self._ends.end_of(where)
+        return self._fetcher.reach(where) if topic in self._own else self._ends.end_of(where)
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         self._check()
@@ -268,11 +268,11 @@ class KafkaBus:
             return WatchedSubscription(inner, self._watch, (topic, partition))
         partitions = [(topic, each) for each in (range(self._own[topic]) if partition is None else (partition,))]
         for where in partitions:
-            self._tails.follow(where, self._ends.find(where))
+            self._fetcher.follow(where, self._ends.find(where))
 
         def want() -> None:
             for where in partitions:
-                self._tails.want(where)
+                self._fetcher.want(where)
 
         return FollowedSubscription(inner, want)
 
@@ -301,9 +301,9 @@ class KafkaBus:
         metadata = self._catalog.lately(topic)
         return None if metadata is None else metadata.topic_state
 
-    async def look_at(self, topics: Collection[str]) -> None:
+    async def look_up_topics(self, topics: Collection[str]) -> None:
         self._check()
-        await self._catalog.look(topics)
+        await self._catalog.refresh(topics)
         if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
             (topic,) = denied
             raise WriteRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
@@ -320,7 +320,7 @@ class KafkaBus:
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
-        if topic not in await self._catalog.look([topic]):
+        if topic not in await self._catalog.refresh([topic]):
             return None
         info = await self._info(topic)
         if info.trouble and topic in self._own:
@@ -330,7 +330,7 @@ class KafkaBus:
     async def topics(self) -> list[TopicInfo]:
         self._check()
         own = self._options.names.own
-        return await self._catalog.infos([topic for topic in await self._catalog.look() if own(topic) is not None])
+        return await self._catalog.infos([topic for topic in await self._catalog.refresh() if own(topic) is not None])
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         self._check()
@@ -352,25 +352,25 @@ class KafkaBus:
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
-        return await self._places.get(topic, consumer)
+        return await self._consumer_offsets.get(topic, consumer)
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         self._check()
-        await self._places.put(topic, consumer, cursor)
+        await self._consumer_offsets.put(topic, consumer, cursor)
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         self._check()
         if offsets:  # Kafka keeps no offsets of a missing topic
-            await self._places.begin_group(topic, group, offsets)
+            await self._consumer_offsets.begin_group(topic, group, offsets)
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
         self._check()
-        return await self._places.group_position(topic, group, partition)
+        return await self._consumer_offsets.group_position(topic, group, partition)
 
     async def readers(self, topic: str) -> list[str]:
         self._check()
         info = await self.topic(topic)
-        return await self._places.readers(topic, info.partitions) if info else []
+        return await self._consumer_offsets.readers(topic, info.partitions) if info else []
 
     # --- status ---------------------------------------------------------------------------------------------------
 
@@ -384,7 +384,7 @@ class KafkaBus:
         return str(self._end_reason) if self._end_reason is not None else self._wire.trouble()
 
     def troubles(self) -> Mapping[Partition, str]:
-        return self._tails.troubles() | self._own_topics.unled()
+        return self._fetcher.troubles() | self._own_topics.unled()
 
     async def clock_offset_ms(self) -> float:
         self._check()
@@ -453,7 +453,7 @@ class KafkaBus:
         await self._wire.cut(before)
         for where, offset in before.items():
             self._reader.drop(where)
-            self._tails.trim(where, offset)
+            self._fetcher.trim(where, offset)
 
     def _begin_again(self, topic: str) -> None:
         """A topic of duemq that is not vital was replaced: its readers begin at its start."""
@@ -464,7 +464,7 @@ class KafkaBus:
         self._incarnations[topic] += 1
         self._ends.forget(topic)
         self._reader.forget(topic)
-        self._tails.restart(topic)
+        self._fetcher.restart(topic)
         self.subscriptions.wake([(topic, partition) for partition in range(self._own[topic])])
 
     def _drop_topic(self, topic: str) -> None:
@@ -473,12 +473,12 @@ class KafkaBus:
             self._ends.forget(topic)
             self._reader.forget(topic)
 
-    def _note_end(self, where: Partition, end: int) -> None:
+    def _on_end(self, where: Partition, end: int) -> None:
         before = self._ends.find(where)
         if before is None or end > before:
             self._ends.set(where, end)
             # Readers of a followed partition are woken when its frames arrive.
-            if not self._tails.follows(where):
+            if not self._fetcher.follows(where):
                 self.subscriptions.wake((where,))
 
     def _saw_end(self, where: Partition, end: int) -> None:
@@ -486,13 +486,13 @@ class KafkaBus:
         if self._ends.find(where) is None:
             self._ends.set(where, end)
         else:
-            self._note_end(where, end)
+            self._on_end(where, end)
 
-    def _note_commit(self, results: AppendResults, before: int, after: int) -> None:
-        self._wire.note_answer()
+    def _on_commit(self, results: AppendResults, before: int, after: int) -> None:
+        self._wire.record_answer()
         for where, batch in results.items():
             # If its first frame can be read, all can.
-            self._note_end(where, batch.first_offset + 1)
+            self._on_end(where, batch.first_offset + 1)
             if where[0] in self._own:
                 self._probe.sample(batch.timestamp, before, after)
 

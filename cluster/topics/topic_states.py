@@ -95,7 +95,7 @@ class TopicStates:
                 log.error("topic %s is not there: %s", topic, error, extra={"action": "topics"})
         try:
             topics = await self._bus.topics()
-            await self._bus.look_at([topic.name for topic in topics if topic.name not in INTERNAL])
+            await self._bus.look_up_topics([topic.name for topic in topics if topic.name not in INTERNAL])
         except LogFailed as error:  # a topic of a shared log in trouble must not prevent the start
             log.warning("topics are looked up as they are needed: %s", error, extra={"action": "topics"})
 
@@ -188,7 +188,7 @@ class TopicStates:
         self._answers.pop(topic, None)
         try:
             async with self._turn:
-                await self._bus.look_at([topic])
+                await self._bus.look_up_topics([topic])
                 if self._bus.topic_state(topic) is None and self._partitions:
                     await self._bus.create_topic(topic, self._partitions)
             return

@@ -64,7 +64,7 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
     import duemq.client
-    import duemq.storage.imports.importer
+    import duemq.storage.imports.import_file
 
     # A worker runs in its executor's folder, which tells apart executors on the same host.
     where = f"{platform.node()} {os.path.basename(os.getcwd())}"

@@ -20,7 +20,7 @@ from duemq.model.messages.plain import change_by_name
 from duemq.model.messages.record import Partition
 from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
-from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress, Target
+from duemq.proxy.gateway.message_resolver import Address, MessageResolver, NamedAddress, Target
 
 _NAMES_TOGETHER = 1_000  # in one lookup
 _WITH_TIME = 16  # up to this many changes, end times are looked up
@@ -63,13 +63,13 @@ class _Item:
         return ChangeOutcome(id_, self.answered.answer, cancelled_at or self.ended_at)
 
 
-class Changes:
+class MessageChanges:
     """`append` makes commands durable; `answer_s`: how long to wait for a shard's answer."""
 
     def __init__(
         self,
         backend: Backend,
-        addresses: Addresses,
+        addresses: MessageResolver,
         append: Callable[[Batches], Awaitable[AppendResults]],
         answer_s: float,
     ) -> None:

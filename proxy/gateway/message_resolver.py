@@ -42,7 +42,7 @@ Target = Address | NamedAddress | MessageState | None
 """Of a change. A `MessageState` is that of a direct message; None: there is no such message."""
 
 
-class Addresses:
+class MessageResolver:
     """Resolves ids and names. A direct message was delivered when it was sent: only its id is known."""
 
     def __init__(self, backend: Backend) -> None:

@@ -72,7 +72,7 @@ def _asymmetric(key: bytes) -> Sign:
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9._:~-]{1,512}")
 
 
-class Request(NamedTuple):
+class OutgoingRequest(NamedTuple):
     headers: list[tuple[str, str]]
     body: bytes
 
@@ -92,7 +92,7 @@ class RequestFormat:
         self._allowed: Final = frozenset(map(plain, options.message_headers))
         self._body: Final = body_template(options.body, options.content_type) if options.body else None
 
-    def request(self, message: Message, now_s: float) -> Request:
+    def request(self, message: Message, now_s: float) -> OutgoingRequest:
         """`now_s`: the time of the signature, epoch s."""
         options = self._options
         own = message.headers
@@ -118,7 +118,7 @@ class RequestFormat:
         if own:
             headers += self._message_headers(own, content_type_is_own)
         headers += self._fixed
-        return Request(headers, body)
+        return OutgoingRequest(headers, body)
 
     def _duemq_headers(self, message: Message, now_s: int, body: bytes) -> list[tuple[str, str]]:
         id_, identity = message.id, message.identity

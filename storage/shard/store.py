@@ -41,7 +41,7 @@ from duemq.storage.keyspace import (
     U64,
     WHEN,
     WINDOW,
-    Position,
+    LedgerPosition,
 )
 from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.rocksdb import Memory, open_store, without_log
@@ -83,7 +83,7 @@ class ShardStore:
         self._options = without_log()
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
-        self.position = Position() if raw is None else Position.decode(raw)
+        self.position = LedgerPosition() if raw is None else LedgerPosition.decode(raw)
         dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
         self.imports = ImportRecords(self)
         self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
@@ -129,10 +129,10 @@ class ShardStore:
         if self.delay_files and (covered := [key for key in keys if self.delay_files.covers(key)]):
             dropped_keys = self._dropped_keys(covered)
             near = {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
-            far_keys = [key for key in covered if key not in near and key not in dropped_keys]
-            unknown = [key for key in far_keys if key not in known]
-            far_rows = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
-            rows_by_key = near | {key: known[key] if key in known else far_rows.get(key) for key in far_keys}
+            file_keys = [key for key in covered if key not in near and key not in dropped_keys]
+            unknown = [key for key in file_keys if key not in known]
+            file_rows = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
+            rows_by_key = near | {key: known[key] if key in known else file_rows.get(key) for key in file_keys}
             rows = [None if key in dropped_keys else rows_by_key.get(key) for key in keys]
         return rows
 
@@ -334,7 +334,7 @@ class ShardStore:
         self,
         puts: Puts,
         deletes: Sequence[bytes],
-        position: Position,
+        position: LedgerPosition,
         windows: dict[int, int],
         rowless: Collection[bytes] = (),
         topics: Mapping[bytes, int] | None = _NO_TOPICS,
@@ -358,7 +358,7 @@ class ShardStore:
         for count_key, number in self.delay_files.drop(dropped_keys, rowless):
             put(count_key, number)
         for journal in self._journals:
-            journal.note(puts, deletes, dropped_keys)
+            journal.record(puts, deletes, dropped_keys)
         for key in deletes:
             batch.delete(key)
         for start, count in windows.items():

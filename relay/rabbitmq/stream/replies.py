@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 
 from duemq.relay.base import Reply, Result
-from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.address import NoAddress
 
 OK: Final = 1
 ACCEPTED: Final = Reply(Result.ACCEPTED, "confirm")
@@ -23,7 +23,7 @@ _WORDS: Final = {
 """Response codes, in the protocol's own words."""
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """There is no connection, or it was lost. `reply` says why."""
 
     def __init__(self, reply: Reply) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.client.consumer.kafka.rebalance import Rebalance
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
 
 T0, T1, RETRY = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("retry.g", 0)
@@ -90,9 +90,9 @@ class Group:
         self.paused.discard(partition)
 
 
-def with_source(kafka: Group, use: Callable[[Source], Awaitable[None]]) -> None:
+def with_source(kafka: Group, use: Callable[[KafkaMessageSource], Awaitable[None]]) -> None:
     async def run() -> None:
-        source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
+        source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
         own, source._kafka = source._kafka, kafka
         source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
         try:

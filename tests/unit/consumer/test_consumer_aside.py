@@ -157,7 +157,7 @@ def test_a_partition_that_goes_takes_along_what_was_set_aside() -> None:
         async with working(consumer, log):
             await until(lambda: handle.done[0, b"b"])
             await consumer._lost([TOPIC])
-            assert consumer.in_hand == 0 and consumer._lanes._keys == {}
+            assert consumer.in_hand == 0 and consumer._pool._keys == {}
             assert log.saved[TOPIC].done == ((50, 51),)
             await asyncio.sleep(10)
             assert handle.tries.total() == 2 and log.next[TOPIC] == 51

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from duemq.delay.node_states import EFFECTS, Condition
 from duemq.delay.shard.states import SHARD, ShardState
-from duemq.delay.states import EFFECTS, Condition
 from duemq.election.base import NodeState
 from duemq.model.state_table import IllegalStep
 from tests.support.docs.states_page import TABLES, states_page

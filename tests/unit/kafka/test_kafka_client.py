@@ -15,9 +15,9 @@ from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from duemq.bus.kafka.aiokafka_internals import mend_requests
-from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.kafka.rebalance import Rebalance
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
@@ -94,7 +94,7 @@ def test_a_request_on_a_connection_that_was_just_closed_is_a_kafka_error() -> No
 async def consume() -> None:
     async def nothing(_: Any) -> None: ...
 
-    source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
+    source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
     try:
         await source._kafka._client.send(1, None)
     finally:
@@ -102,12 +102,12 @@ async def consume() -> None:
 
 
 async def send_back() -> None:
-    returns = Returns("g", "127.0.0.1:1", ConsumerOptions())
-    producer = await returns._open()
+    publisher = RetryPublisher("g", "127.0.0.1:1", ConsumerOptions())
+    producer = await publisher._open()
     try:
         await producer.client.send(1, None)
     finally:
-        await returns.stop()
+        await publisher.stop()
 
 
 async def measure_lag() -> None:

@@ -53,7 +53,7 @@ def test_topics_that_nobody_waits_for_are_forgotten(monkeypatch: pytest.MonkeyPa
         assert "missing-99" not in watching._missing
         now += 2
         await watching._ask()
-        assert set(watching._look_times) == {"there"} and not watching._missing
+        assert set(watching._refreshed_at) == {"there"} and not watching._missing
         assert brokers.seen == [(("there", 0), 5)] * 2
 
     asyncio.run(scenario())

@@ -19,10 +19,10 @@ from aiokafka.errors import KafkaError
 
 from duemq.bus.kafka.aiokafka_internals import connection_to, on_connection_closed, use_brokers_of
 from duemq.bus.kafka.clients import new_sending_client
-from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions, until_acknowledged
 from duemq.bus.kafka.produce.failures import worst
-from duemq.bus.kafka.produce.producer import Setup
+from duemq.bus.kafka.produce.producer import ProducerSetup
 from duemq.bus.kafka.produce.stop import close_client
+from duemq.bus.kafka.produce.transaction_sends import BatchesByPartition, Positions, until_acknowledged
 from duemq.bus.kafka.produce.v2.sends import BatchSends, Epoch, added_partitions
 from duemq.bus.kafka.requests.transaction_requests import EndTxnRequest, InitProducerIdRequest, error_of
 from duemq.model.errors import LogFailed
@@ -40,7 +40,7 @@ class ProducerV2:
     Records for the coordinator's broker use the connection to the coordinator, so that both notice its death at once.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ProducerSetup) -> None:
         self._setup, self._id = setup, setup.transactional_id
         self._epoch = _NONE
         self._ended = time.monotonic()  # when the last transaction ended

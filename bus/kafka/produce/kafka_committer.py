@@ -20,7 +20,7 @@ from duemq.bus.kafka.produce.choice import make_producer
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.failures import translate
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
-from duemq.bus.kafka.produce.producer import Producer, Setup
+from duemq.bus.kafka.produce.producer import Producer, ProducerSetup
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
 from duemq.bus.kafka.record_batches import RecordBatch, append_result, batches_of, refusal_of
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
@@ -71,7 +71,7 @@ class KafkaCommitter:
         self.state = COMMITTER.start
         self._reason: DuemqError | None = None  # why it has ended
         self._stopping: asyncio.Task[None] | None = None
-        setup = Setup(name, options, wire, catalog, own, self._coordinator_lost)
+        setup = ProducerSetup(name, options, wire, catalog, own, self._coordinator_lost)
         self._producer: Producer = make_producer(setup, v2=v2)
         self._hanging = OpenTransaction(
             wire, producers, setup.transactional_id, self._producer, own, written, decisions
@@ -154,7 +154,7 @@ class KafkaCommitter:
         stamp = self._clock()
         record_batches = await self._prepare(batches, stamp)
         await self._producer.begin()  # first: later checks are valid for the coordinator of this transaction
-        await self._hanging.look(record_batches)
+        await self._hanging.check(record_batches)
         self._failpoint("before_commit")
         try:
             before = self._clock()
