@@ -219,7 +219,7 @@ class Node:
         return None if serves else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
-        """See `Context`. All replicas forget the same history, so the fullest disk decides."""
+        """See `MasterContext`. All replicas forget the same history, so the fullest disk decides."""
         return self.maintenance.level >= Watermark.SHORTEN or any(member.has(shard) for member in self._short)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -96,7 +96,7 @@ async def test_a_partition_that_is_added_is_read_from_its_first_record(
     topic, group = await new_topic(kafka.bootstrap), new_group()
     await send(kafka.bootstrap, topic, [b"before the group"], partition=0)
     noticed = asyncio.Event()
-    look = KafkaMessageSource._look
+    look = KafkaMessageSource._check_partitions
 
     async def held(source: KafkaMessageSource) -> frozenset[str]:
         if mode == "broadcasting":

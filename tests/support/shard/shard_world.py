@@ -105,7 +105,7 @@ class Taking(FileImporter):
 
     async def have(self, decision: FileDecision) -> None:
         while not isinstance(self._outcomes.get(decision.offset), LocalFile):
-            self._to_look_at = [(0, offset) for offset in self._pending_records()]
+            self._rechecks = [(0, offset) for offset in self._pending_records()]
             assert await self.step()
         await super().have(decision)
 

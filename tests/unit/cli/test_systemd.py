@@ -121,13 +121,13 @@ def test_one_worker_that_is_not_well_stops_the_pings_of_all(systemd: Systemd) ->
         await asyncio.sleep(WATCHDOG_S * 2)
         assert not {"READY=1", "WATCHDOG=1"}.intersection(systemd.received()), "the other one is not there yet"
         other = Notifier(systemd.address, WATCHDOG_S, watching._notifier.board).of_worker(1)
-        other.note(ready=True)
+        other.record(ready=True)
         await systemd.until("READY=1")
         await asyncio.sleep(WATCHDOG_S * 2)
         systemd.received()
         await asyncio.sleep(WATCHDOG_S * 2)
         assert "WATCHDOG=1" not in systemd.received(), "the other one said nothing more"
-        other.note(ready=True)
+        other.record(ready=True)
         await systemd.until("WATCHDOG=1")
 
     run(systemd, scenario, workers=2)

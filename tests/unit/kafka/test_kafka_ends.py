@@ -105,7 +105,7 @@ def test_a_deposed_leader_is_not_asked_again_where_what_was_committed_ends() -> 
 
 @pytest.mark.parametrize(("own", "known"), [(True, COMMITTED), (False, 2_072)])
 def test_what_was_committed_to_an_own_topic_stays_known_whatever_a_broker_says(own: bool, known: int) -> None:
-    """`Tails` looks for another leader only while it knows that there is more than it got.
+    """`Fetcher` looks for another leader only while it knows that there is more than it got.
 
     A new master beside a deposed leader waited five minutes for it, for its node measured its lag meanwhile.
     """
