@@ -41,6 +41,9 @@ $(PYTEST) -m "$(1)" -n 2 --dist loadgroup $(ARGS) || case $$? in \
 	*) exit 1;; esac
 endef
 
+# Two tests at a time wait longer: tests/support/patience.py.
+test test-all: export TEST_SLOW ?= 2
+
 # Idle servers take half of a small machine: tests that need none run first.
 test: install-dev ## unit, contract (on every server), functional and end to end on the embedded bus
 	@$(call pytest,not servers and not slow and not chaos)

@@ -27,6 +27,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.model.messages.names import CursorName
 from duemq.model.messages.record import Partition, StoredRecord
+from tests.support.patience import SERVERS_S
 
 
 class RenamedCommitter:
@@ -78,7 +79,7 @@ class RenamedBus:
 
     async def _reached(self, topic: str, partition: int, end: int) -> None:
         subscription = self.inner.subscribe(topic, partition)
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(SERVERS_S):
             while self.inner.reach(topic, partition) < end:
                 await subscription.wait(1)
         subscription.close()

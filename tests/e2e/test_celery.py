@@ -13,6 +13,7 @@ from celery import chain, chord, group
 from duemq.client import Client
 from tests.e2e.celery_site import Site
 from tests.e2e.server import BIN, wait_for
+from tests.support.patience import PROCESS_S
 
 pytestmark = [
     pytest.mark.servers,
@@ -31,7 +32,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with Site(tmp_path_factory.mktemp("celery"), amqp=amqp) as site:
         site.worker.start()
         site.relay.start()
-        wait_for(lambda: "ready." in site.worker.log, "the worker is ready")
+        wait_for(lambda: "ready." in site.worker.log, "the worker is ready", PROCESS_S)
         yield site
 
 
@@ -142,7 +143,7 @@ def test_the_relay_as_a_command_of_celery(site: Site) -> None:
     scheme = site.env["BROKER"].partition(":")[0]
     standby = site.process("standby", BIN / "celery", "-A", "held_tasks", "duemq-relay").start()
     try:
-        wait_for(lambda: f"relay: from topic celery to {scheme}://" in standby.log, "the relay runs")
+        wait_for(lambda: f"relay: from topic celery to {scheme}://" in standby.log, "the relay runs", PROCESS_S)
         assert standby.stop() == 0
         assert "; 0 published" in standby.log  # the other one has the lease
     finally:

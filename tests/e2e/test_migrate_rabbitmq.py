@@ -21,6 +21,7 @@ from tests.e2e.celery_site import Process
 from tests.e2e.page_blocks import PageBlocks
 from tests.e2e.server import BIN, Server, environment, wait_for
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
+from tests.support.patience import PROCESS_S
 
 PAGE: Final = "guides/migrate-rabbitmq.md"
 BODY: Final = bytes(range(256))
@@ -174,7 +175,7 @@ def test_from_celery_on_rabbitmq(broker: str, tmp_path: Path) -> None:
         for process in (worker, relay):
             process.start()
             stack.callback(process.kill)
-        wait_for(lambda: "relay: from topic" in relay.log, "the relay runs")
+        wait_for(lambda: "relay: from topic" in relay.log, "the relay runs", PROCESS_S)
 
         begun = time.time()
         code = "from tasks import remind; print(remind.apply_async((1,), countdown=3).id)"

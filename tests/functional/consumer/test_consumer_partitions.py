@@ -24,7 +24,6 @@ from duemq.model.errors import Rejected
 from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 from tests.functional.kafka.kafka_bus import batch_with_a_bad_name
 from tests.support.consumer.consumer_site import (
-    WITHIN_S,
     add_partitions,
     admin_of,
     committed,
@@ -36,6 +35,7 @@ from tests.support.consumer.consumer_site import (
     send,
     until,
 )
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -342,7 +342,7 @@ async def test_a_source_takes_options_that_only_consumers_have(kafka: KafkaServe
     topic, group = await new_topic(kafka.bootstrap), new_group()
     options = ConsumerOptions(kafka={"group_instance_id": "one", "max_partition_fetch_bytes": 1 << 20, **SOON})
     source = Source(group, kafka.bootstrap, options, [topic], (), Rebalance(nothing, nothing))
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         await source.start()
         assert source.partitions() == {TopicPartition(topic, 0)}
         await source.stop()

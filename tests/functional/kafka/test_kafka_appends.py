@@ -12,7 +12,8 @@ from duemq.bus.base import AppendResult
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.messages.record import pack_record
-from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, own_log, values
+from tests.functional.kafka.kafka_bus import frames, new_topic, own_log, values
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +95,7 @@ async def test_a_target_whose_records_take_long_delays_no_command(bus: KafkaBus)
 
     bus._to_topics._producer.client.send = late
     direct = asyncio.create_task(bus.append({(topic, 0): frames("second")}))
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         await bus.append({(commands, 0): frames("second")})
     assert not direct.done()
     go_on.set()

@@ -11,7 +11,8 @@ from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.kafka.kafka import KafkaServers
 from tests.chaos.topics import administration
-from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, own_log
+from tests.functional.kafka.kafka_bus import frames, new_topic, own_log
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,7 @@ async def test_a_deleted_topic_is_not_made_again(bus: KafkaBus, kafka: KafkaServ
     async with administration(kafka.bootstrap) as admin:
         await admin.delete_topics([topic])
     with pytest.raises(WriteRefused):
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while True:
                 committer = await bus.committer("shard-0")
                 await committer.commit({(ledger, 0): frames("entry"), (topic, 0): frames("message")})
@@ -53,7 +54,7 @@ async def test_a_client_forgets_the_names_of_topics_that_are_gone(bus: KafkaBus,
     assert topic in bus._wire.client._topics
     async with administration(kafka.bootstrap) as admin:
         await admin.delete_topics([topic])
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while await bus.topic(topic) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert topic not in bus._wire.client._topics

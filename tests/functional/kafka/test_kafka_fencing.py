@@ -14,7 +14,8 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, own_log, values
+from tests.support.patience import SERVERS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -89,7 +90,7 @@ async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[
     dead = await bus.committer("shard-0")
     await dead._producer.begin()
     await dead._producer.send(
-        await dead._prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0), WITHIN_S
+        await dead._prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0), SERVERS_S
     )
     await other.append({(topic, 0): frames("behind")})  # readers do not get past an open transaction
     assert await bus.read(topic, 0, 0, 10) == []

@@ -14,7 +14,8 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.messages.record import pack_record
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, options, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, options, own_log, values
+from tests.support.patience import SERVERS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -87,7 +88,7 @@ async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_lo
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before"), (other, 0): frames("x")})
     await delete(bus, other)
     with pytest.raises(WriteRefused) as refused:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             await committer.commit({(topic, 0): frames("never"), (ledger, 0): frames("never"), (other, 0): frames("x")})
     assert (refused.value.topic, refused.value.reason) == (other, "unknown_topic")
     await goes_on(bus, ledger, topic)
@@ -157,7 +158,7 @@ async def test_partitions_that_somebody_adds_to_an_own_topic_are_reported(
         log = await own_log(bus)
         answer = await bus._wire.ask_controller(CreatePartitionsRequest([(log, (2, None))], 30_000, False))
         assert [code for _, code, _ in answer.topic_errors] == [0]
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while not bus.misfits():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         said = "it has 2 partitions and must have 1: the others are never read"

@@ -17,7 +17,7 @@ from duemq.bus.kafka.produce.v1.producer import ProducerV1
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
 from duemq.bus.kafka.requests.describe_requests import DescribeTransactionsRequest
 from duemq.bus.kafka.requests.transaction_requests import ProduceRequest_v12
-from tests.functional.kafka.kafka_bus import WITHIN_S
+from tests.support.patience import SERVERS_S
 
 
 class ProduceRequest_v11(ProduceRequest_v12):
@@ -58,7 +58,7 @@ async def write_unknown(committer: KafkaCommitter, batches: Batches) -> None:
 async def _markers_are_written(committer: KafkaCommitter) -> None:
     """Of the transaction before: a broker refuses those that come after records of the same epoch."""
     hanging = committer._hanging
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while True:
             answer = await hanging._wire.ask_coordinator(
                 CoordinationType.TRANSACTION, hanging._id, DescribeTransactionsRequest([hanging._id])

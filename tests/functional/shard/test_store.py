@@ -18,6 +18,7 @@ from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, Position
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import Puts, ShardStore
+from tests.support.patience import WITHIN_S
 
 KEYS = [make_key(1_000 + number // 2, number, 0) for number in range(10)]
 MEMORY = Memory(1 << 20, 1 << 20)
@@ -139,7 +140,7 @@ def test_a_store_is_closed_while_it_is_compacted(tmp_path: Path) -> None:
     store._db = Noting()
     compacting = threading.Thread(target=store.compact)
     compacting.start()
-    assert begun.wait(300)
+    assert begun.wait(WITHIN_S)
     store.close()
     compacting.join(300)
     assert not compacting.is_alive()

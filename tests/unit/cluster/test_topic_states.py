@@ -12,6 +12,7 @@ from duemq.bus.base import NO_LEADER, TopicInfo, TopicState, WriteRefused
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.topics.topic_states import LOOKED_UP, NOT_ASKED, UNKNOWN_TOPIC, TopicStates
 from duemq.model.errors import BadConfig, LogFailed, Rejected, Unavailable
+from tests.support.patience import WITHIN_S
 
 WAITS = (1_000, 5_000, 10_000, 30_000)
 NOW = 1_700_000_000_000
@@ -50,7 +51,7 @@ class Broker(MemoryBus):
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 300))
+    asyncio.run(asyncio.wait_for(test(), WITHIN_S))
 
 
 @pytest.mark.parametrize(

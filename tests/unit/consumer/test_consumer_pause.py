@@ -12,6 +12,7 @@ from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.work import Route
 from duemq.client.consumer.work.worker_pool import Lanes
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_worker_pool import Owner, running, works
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ class Store:
             raise Pause("the store is away", after_s=SOON_S)
 
     async def until_asked(self, times: int) -> None:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             while len(self.begun) < times:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
@@ -71,7 +72,7 @@ async def test_all_that_paused_begin_before_the_others_and_a_failure_ends_it_too
     lanes = Lanes(owner, 3, None)
     async with running(lanes):
         lanes.put(works(Route(handle, 60), book, 5))
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             while len(begun) < 4:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         here, tries = True, len(begun)
@@ -94,7 +95,7 @@ async def test_what_runs_when_a_pause_begins_ends_as_ever() -> None:
     lanes = Lanes(owner, 2, None)
     async with running(lanes):
         lanes.put(works(Route(handle, 60), book, 3))
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             while len(owner.pauses) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         gate.set()
@@ -148,7 +149,7 @@ async def test_a_stop_lets_go_of_all_of_it(after_s: float) -> None:
     async with running(lanes):
         lanes.put(works(Route(handle, 60), book, 2, "a"))
         lanes.put(works(Route(handle, 60), book, 2, "b", 100))
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             while begun < (3 if after_s == SOON_S else 1):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         lanes.release([book])

@@ -15,6 +15,7 @@ from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.client.consumer.retry.policy import Dead, Policy, Wait
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio
@@ -111,15 +112,15 @@ async def working(consumer: Consumer, log: Log) -> AsyncIterator[Back]:
     consumer._running = asyncio.create_task(consumer._work())
     consumer._started.set()
     try:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             yield back
     finally:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             await consumer.stop()
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -20,6 +20,7 @@ from duemq.client.consumer.message import message_of
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.client.consumer.retry.policy import Dead, Wait
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -164,7 +165,7 @@ async def test_a_cancel_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None
     while len(producer.errors) == 10:  # noqa: ASYNC110
         await asyncio.sleep(0)
     sending.cancel()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         await asyncio.wait([sending])
     assert sending.cancelled()
 

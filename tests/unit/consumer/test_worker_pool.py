@@ -13,6 +13,7 @@ from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.work import Route, Work
 from duemq.client.consumer.work.worker_pool import Lanes
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +49,7 @@ class Owner:
         self.pauses.append(0.0)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             while len(self.ends) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
@@ -314,7 +315,7 @@ async def test_a_stop_ends_a_lane_whatever_its_handler_makes_of_it(ending: str, 
     lanes.put(works(Route(handle, 0.01 if late else 60), Book(0), 1))
     await (cleaning if late else busy).wait()
     whole.cancel()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         await asyncio.wait([whole])
     assert whole.cancelled() and owner.ends == [(expected, 0)] and owner.errors == []
 

@@ -19,6 +19,7 @@ from duemq.bus.kafka.produce.append import Appender, join_outcomes
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.messages.record import Partition, pack_record
+from tests.support.patience import WITHIN_S
 
 WHERE, BESIDE = ("t", 0), ("u", 0)
 SMALL, LARGE = pack_record(None, (), b"x" * 100), pack_record(None, (), b"x" * 200_000)
@@ -78,7 +79,7 @@ def with_appender(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(append, "stop", stop)
         monkeypatch.setattr(appender, "_ready", ready)
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             await scenario(broker, appender)
             assert appender._waiting_bytes == 0 and not appender._lanes and not appender._sends
             await appender.close()
