@@ -35,12 +35,12 @@ class NatsOutlet:
         # A dead connection is detected after three pings, before its messages time out.
         self._timeout_s = max(_LEAST_PING_S, min(destination.timeout / 5_000, _MAX_CONNECT_S))
         self._resolver = Resolver(policy.private_networks)
-        self._link: Link | None = None
+        self.link: Link | None = None
         self._servers: list[str] = []  # the cluster's other servers, as the last connection announced them
         self._connected = Connecting(self._connect, "NATS")
 
     async def send(self, message: Message) -> Reply:
-        link = self._link
+        link = self.link
         if link is None or link.lost is not None:
             connected = await self._connected()
             if isinstance(connected, Reply):
@@ -61,21 +61,21 @@ class NatsOutlet:
 
     async def close(self) -> None:
         await self._connected.cancel()
-        link, self._link = self._link, None
+        link, self.link = self.link, None
         if link is not None:
             await link.close()
         await self._resolver.close()
 
     async def _connect(self) -> Link | Reply:
-        if self._link is not None:  # lost, but its socket may be open still
-            self._servers = self._link.servers[:_MAX_SERVERS]
-            await self._link.close()
-            self._link = None
+        if self.link is not None:  # lost, but its socket may be open still
+            self._servers = self.link.servers[:_MAX_SERVERS]
+            await self.link.close()
+            self.link = None
         failures: list[Reply] = []
         for url in (self._url, *self._servers):
             connected = await self._connect_to(url)
             if isinstance(connected, Link):
-                self._link = connected
+                self.link = connected
                 return connected
             failures.append(connected)
             if connected.status == "authorization":  # the other servers would refuse, too

@@ -61,7 +61,7 @@ class RenamedBus:
         there = self.there(batches)
         landed = await self.inner.append(there)
         for (topic, partition), where in landed.items():
-            if self.inner._tails.follows((topic, partition)):
+            if self.inner.tails.follows((topic, partition)):
                 await self._reached(topic, partition, where.offset(len(there[topic, partition]) - 1) + 1)
         return self.back(landed)
 
@@ -69,11 +69,11 @@ class RenamedBus:
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
     ) -> list[StoredRecord]:
         topic += self._suffix
-        if self._own is None or topic not in self.inner._own:
+        if self._own is None or topic not in self.inner.own:
             return await self.inner.read(topic, partition, offset, max_records, max_bytes)
         end = await self.inner.end_offset(topic, partition)
         await self.inner.read(topic, partition, offset, max_records, max_bytes)  # the first read begins to follow
-        if partition < self.inner._own[topic]:
+        if partition < self.inner.own[topic]:
             await self._reached(topic, partition, end)
         return await self.inner.read(topic, partition, offset, max_records, max_bytes)
 

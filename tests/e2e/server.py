@@ -82,7 +82,7 @@ class Server:
         self.environment: dict[str, str] = {}
         self.log_path = data.with_name(f"{data.name}.log")
         self._process: subprocess.Popen[bytes] | None = None
-        self._http = httpx.Client(base_url=self.url, timeout=300)
+        self.http = httpx.Client(base_url=self.url, timeout=300)
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +90,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
-        self._http.close()
+        self.http.close()
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -141,7 +141,7 @@ class Server:
     # --- the API, for tests that need no client of their own ------------------------------------------------------
 
     def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        return self._http.request(method, path, json=body)
+        return self.http.request(method, path, json=body)
 
     def send(self, topic: str, **message: Any) -> str:
         """The id of an accepted message."""

@@ -79,7 +79,8 @@ class Lanes:
         self._lanes = [_Lane() for _ in range(concurrency)]
         self._ready: deque[Work] = deque()
         self._resting: deque[asyncio.Future[None]] = deque()
-        self._keys: dict[Hashable, _Key] = {}
+        self.keys: dict[Hashable, _Key] = {}
+        """Keys with a message at work or waiting."""
         self._suspended: dict[Work, asyncio.TimerHandle] = {}
         self._pauses = Pauses(self._begin)
         self._finished = asyncio.Event()
@@ -200,7 +201,7 @@ class Lanes:
             return False
         self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
         if work.holds_key:
-            key = self._keys[work.key]
+            key = self.keys[work.key]
             key.failing.add(work)
             while len(key.waiting) > _KEPT:
                 self._owner.set_aside(key.waiting.pop())
@@ -243,7 +244,7 @@ class Lanes:
 
     def is_free(self, key: Hashable) -> bool:
         """Whether no message waits for the key."""
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         return state is None or not (state.failing or state.waiting)
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
@@ -257,12 +258,12 @@ class Lanes:
                 self._ready.append(work)
 
     def _enter(self, work: Work, limit: int) -> Work | None:
-        key = self._keys.get(work.key)
+        key = self.keys.get(work.key)
         if work.key in work.book.aside.keys or (key and key.failing and len(key.waiting) >= _KEPT):
             self._owner.set_aside(work)
             return None
         if key is None:
-            key = self._keys[work.key] = _Key()
+            key = self.keys[work.key] = _Key()
         if key.running >= limit:
             key.waiting.append(work)
             return None
@@ -272,7 +273,7 @@ class Lanes:
 
     def _following(self, work: Work) -> Work | None:
         """The lane's next message: one that waited for the same key."""
-        key = self._keys[work.key]
+        key = self.keys[work.key]
         key.failing.discard(work)
         if key.waiting:
             following = key.waiting.popleft()
@@ -283,7 +284,7 @@ class Lanes:
             return None
         key.running -= 1
         if not key.running:
-            del self._keys[work.key]
+            del self.keys[work.key]
         return None
 
     def _resume(self, work: Work) -> None:
@@ -303,7 +304,7 @@ class Lanes:
         for lane in self._lanes:
             if (work := lane.work) is not None and work.book.closed and _is_queued(work) and lane.task is not None:
                 lane.task.cancel()
-        for key in self._keys.values():
+        for key in self.keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:
                 key.waiting.append(work) if not work.book.closed else self._owner.released(work)

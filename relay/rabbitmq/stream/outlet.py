@@ -51,7 +51,7 @@ class StreamOutlet:
         self._connect_s = min(self._timeout_s / 3, _MAX_CONNECT_S)
         self._resolver = Resolver(policy.private_networks)
         self._producers = Producers(destination.name, self._stream)
-        self._link: Link | None = None
+        self.link: Link | None = None
         self._open = Connecting(self._open_once, "RabbitMQ")
 
     # --- what the consumer tells ----------------------------------------------------------------------------------
@@ -72,9 +72,9 @@ class StreamOutlet:
         data, record, producers = b"", message.record, self._producers
         place = record.topic, record.partition
         while True:
-            if (self._link is None or not self._link.open) and (failure := await self._open()) is not None:
+            if (self.link is None or not self.link.open) and (failure := await self._open()) is not None:
                 return failure
-            link = self._link
+            link = self.link
             if link is None or not link.open:  # the broker may have refused a publisher in between
                 return CLOSED if link is None else link.trouble
             if producers.stored_late(message.identity):
@@ -95,7 +95,7 @@ class StreamOutlet:
 
     async def close(self) -> None:
         await self._open.cancel()
-        link, self._link = self._link, None
+        link, self.link = self.link, None
         if link is not None:
             await link.close()
         await self._resolver.close()
@@ -115,7 +115,7 @@ class StreamOutlet:
             return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")
         except Lost as error:
             return error.reply
-        self._link = link
+        self.link = link
         self._producers.connected(link)
         return None
 

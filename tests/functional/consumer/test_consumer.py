@@ -289,7 +289,7 @@ async def test_two_members_share_and_one_takes_over(kafka_with_duemq: str) -> No
     first, second = (consumer_of(group, kafka_with_duemq, topic, each) for each in seen)
 
     def assigned(consumer: Consumer) -> int:
-        source = consumer._source
+        source = consumer.source
         return 0 if source is None else sum(each.topic == topic for each in source.partitions())
 
     async with first:

@@ -96,14 +96,14 @@ async def test_a_partition_that_is_added_is_read_from_its_first_record(
     topic, group = await new_topic(kafka.bootstrap), new_group()
     await send(kafka.bootstrap, topic, [b"before the group"], partition=0)
     noticed = asyncio.Event()
-    look = Source._look
+    look = Source.look
 
     async def held(source: Source) -> frozenset[str]:
         if mode == "broadcasting":
             await noticed.wait()
         return await look(source)
 
-    monkeypatch.setattr(Source, "_look", held)
+    monkeypatch.setattr(Source, "look", held)
     monkeypatch.setattr("duemq.client.consumer.kafka.source._LOOK_SOON_S", (0.2,) * 100)
     async with Member(kafka.bootstrap, buffer, group, topic, mode=mode, offsets_folder=tmp_path) as member:
         await until(lambda: member.has(TopicPartition(topic, 0)), "it has begun")
@@ -176,7 +176,7 @@ async def test_a_group_that_begins_skips_nothing_when_its_members_die_at_once(
         async def nothing(*_: object) -> bool:
             return False
 
-        monkeypatch.setattr(first.consumer._source, "save", nothing)
+        monkeypatch.setattr(first.consumer.source, "save", nothing)
         await until(lambda: committed(kafka.bootstrap, group, topic, 0), "the group has begun")
     places = [await committed(kafka.bootstrap, group, topic, partition) for partition in range(4)]
     assert [place and place[0] for place in places] == [1, 2, 3, 4]

@@ -46,8 +46,8 @@ async def left_open(shared: KafkaOptions, log: str, batches: Batches) -> KafkaBu
     proxy = await KafkaBus.open(replace(shared, transaction_timeout_ms=int(BROKERS_S * 1000)))
     await proxy.create_log(log, 1)
     committer: KafkaCommitter = await proxy.committer(IMPORTER)
-    await committer._producer.begin()
-    await committer._producer.send(await committer._prepare(batches, wall_clock()), BROKERS_S)
+    await committer.producer.begin()
+    await committer.producer.send(await committer.prepare(batches, wall_clock()), BROKERS_S)
     return proxy
 
 
@@ -116,11 +116,11 @@ async def test_an_import_under_way_in_the_same_process_goes_on(kafka: KafkaServe
     bus = await KafkaBus.open(shared, abandoned=[IMPORTER])
     await bus.create_log(log, 1)
     committer = await bus.committer(IMPORTER)
-    await committer._producer.begin()
-    await committer._producer.send(await committer._prepare({(log, 0): frames("slow")}, wall_clock()), BROKERS_S)
+    await committer.producer.begin()
+    await committer.producer.send(await committer.prepare({(log, 0): frames("slow")}, wall_clock()), BROKERS_S)
     await until(lambda: bool(bus.blocked()))
-    await bus._blocked.look()
-    await committer._producer.commit()
+    await bus.blocked_partitions.look()
+    await committer.producer.commit()
     async with asyncio.timeout(SERVERS_S):
         while not (texts := await values(bus, log)):  # noqa: ASYNC110 - a commit is answered before its marker stands
             await asyncio.sleep(0.02)

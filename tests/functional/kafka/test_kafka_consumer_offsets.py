@@ -45,10 +45,10 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
     request = OffsetCommitRequest(f"duemq-place-{who}", -1, "", -1, [(topic, [(0, 0, note)])])
 
     async def ask() -> None:
-        ((_, ((_, code),)),) = (await bus._places._ask(f"duemq-place-{who}", request)).topics
+        ((_, ((_, code),)),) = (await bus.places.ask_coordinator(f"duemq-place-{who}", request)).topics
         assert code == 0
 
-    await bus._wire.retry(ask)
+    await bus.wire.retry(ask)
 
 
 async def test_an_audit_reads_the_marks_of_purges(bus: KafkaBus, kafka: KafkaServers) -> None:

@@ -125,7 +125,7 @@ def test_a_store_is_closed_while_it_is_compacted(tmp_path: Path) -> None:
         write(store, [(ROW + key, os.urandom(500)) for key in keys[start : start + 1_000]])
         store.flush()
     begun = threading.Event()
-    inner = store._db
+    inner = store.db
 
     class Noting:
         """Says when RocksDB is asked to compact, and so when it is about to be in use."""
@@ -137,7 +137,7 @@ def test_a_store_is_closed_while_it_is_compacted(tmp_path: Path) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(inner, name)
 
-    store._db = Noting()
+    store.db = Noting()
     compacting = threading.Thread(target=store.compact)
     compacting.start()
     assert begun.wait(WITHIN_S)

@@ -23,6 +23,8 @@ import asyncio, os, sys
 from pathlib import Path
 from duemq.bus.embedded.bus import EmbeddedBus
 
+pytestmark = pytest.mark.heavy
+
 async def main():
     bus = await EmbeddedBus.open(Path(sys.argv[1]))
     await bus.create_topic("t", 1)

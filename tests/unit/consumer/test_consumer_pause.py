@@ -114,7 +114,7 @@ async def test_the_order_of_a_key_outlasts_a_pause() -> None:
         await owner.until(6)
     for first in (0, 100):
         assert [offset for _, offset in owner.ends if first <= offset < first + 3] == list(range(first, first + 3))
-    assert lanes._keys == {}
+    assert lanes.keys == {}
 
 
 async def test_what_was_to_be_tried_again_in_place_waits_as_well() -> None:
@@ -156,7 +156,7 @@ async def test_a_stop_lets_go_of_all_of_it(after_s: float) -> None:
         assert await lanes.finish([book], 60)
         await owner.until(4)
     assert sorted(owner.ends) == [("released", offset) for offset in (0, 1, 100, 101)]
-    assert lanes._keys == {}
+    assert lanes.keys == {}
 
 
 async def test_a_partition_that_goes_takes_along_the_message_that_paused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, RetryLater
-from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.base import FetchPosition, PartitionsMoved
 from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.retry.headers import Origin, returned
@@ -35,7 +35,9 @@ class Log:
         self.unsure: set[TopicPartition] = set()  # their places are not stored
         self.away = False
         self.calls: list[str] = []
-        self.consumer: Consumer | None = None
+        self.lost: PartitionsMoved | None = None
+
+    async def start(self) -> None: ...
 
     async def _answer(self, what: str) -> None:
         self.calls.append(what)
@@ -72,8 +74,12 @@ class Log:
 
     async def let_go(self) -> None:
         await self._answer("let go")
-        assert self.consumer is not None
-        await self.consumer._lost(list(self.consumer._books))
+        await self.lose(*self.left)
+
+    async def lose(self, *partitions: TopicPartition) -> None:
+        """They move to another member."""
+        assert self.lost is not None
+        await self.lost(partitions)
 
     async def idle(self) -> None:
         await self._answer("idle")
@@ -87,11 +93,18 @@ def record_of(partition: TopicPartition, offset: int, headers: Mapping[int, obje
 
 
 class Back:
-    """What was sent back."""
+    """What was sent back. Opens `log`."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self.sent: list[tuple[int, Wait | Dead, str]] = []
         self.silent = False
+
+    async def open(
+        self, topics: object, retry: object, gained: PartitionsMoved, lost: PartitionsMoved, report: object
+    ) -> Log:
+        self._log.lost = lost
+        return self._log
 
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
         if self.silent:
@@ -105,17 +118,15 @@ class Back:
 
 
 @asynccontextmanager
-async def working(consumer: Consumer, log: Log) -> AsyncIterator[Back]:
-    """As `start` leaves it."""
-    back = Back()
-    log.consumer, consumer._source, consumer._log = consumer, log, back  # type: ignore[assignment]
-    consumer._running = asyncio.create_task(consumer._work())
-    consumer._started.set()
+async def working(consumer: Consumer, log: Log, within_s: float = WITHIN_S) -> AsyncIterator[Back]:
+    back = Back(log)
+    consumer._log = back  # type: ignore[assignment]
+    await consumer.start()
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(within_s):
             yield back
     finally:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(within_s):
             await consumer.stop()
 
 
@@ -228,8 +239,8 @@ async def test_a_stop_does_not_wait_for_a_handler_that_does_not_heed_it() -> Non
 
     async with working(consumer, log):
         await until(lambda: consumer.in_hand == 1)
-        running = consumer._running
-    assert heard and running is not None and not running.done()
+        running = consumer.working
+    assert heard and not running.done()
     released.set()
     await asyncio.wait([running])
 
@@ -250,7 +261,7 @@ async def test_a_stop_waits_for_partitions_that_just_go(fails: bool) -> None:
     async with working(consumer, log) as back:
         await busy.wait()
         await until(lambda: consumer.in_hand == 2)
-        rebalance = asyncio.create_task(consumer._lost([TOPIC]))
+        rebalance = asyncio.create_task(log.lose(TOPIC))
         await asyncio.sleep(0)
         stopping = asyncio.create_task(consumer.stop())
         await until(lambda: "let go" in log.calls)
@@ -268,10 +279,9 @@ async def test_a_lane_that_ends_is_told_and_ends_the_consumer(caplog: pytest.Log
     with pytest.raises(ExceptionGroup):
         async with working(consumer, Log({TOPIC: 1})):
             await until(lambda: consumer.counts.total() == 1)
-            lane, running = consumer._lanes._lanes[0].task, consumer._running
-            assert lane is not None and running is not None
+            (lane,) = [task for task in asyncio.all_tasks() if task.get_name() == "lane-0"]
             lane.cancel()
-            await asyncio.wait([running])
+            await asyncio.wait([consumer.working])
     assert "consumer of group g ends" in caplog.text
 
 
@@ -288,8 +298,7 @@ async def test_a_cancellation_that_nobody_asked_for_ends_the_consumer_loudly(
     setattr(log, step, cut_off)
     with pytest.raises(ExceptionGroup):
         async with working(consumer, log):
-            assert consumer._running is not None
-            await asyncio.wait([consumer._running])
+            await asyncio.wait([consumer.working])
     assert "consumer of group g ends" in caplog.text and "StrayCancellation" in caplog.text
 
 

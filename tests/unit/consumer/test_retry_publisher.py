@@ -55,6 +55,8 @@ class Producer:
             name.encode()
         self.sent.append((topic, key, value, dict(headers)))
 
+    async def start(self) -> None: ...
+
     async def stop(self) -> None:
         self.stopped += 1
 
@@ -65,15 +67,10 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duemq.client.consumer.kafka.publisher._LONGEST_S", 0.0)
 
 
-def returns_to(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Returns:
+async def returns_to(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Returns:
+    monkeypatch.setattr("duemq.client.consumer.kafka.publisher.new_producer", lambda **settings: producer)
     returns = Returns("g", "", ConsumerOptions())
-    returns._partitions = 4
-
-    async def open_() -> Any:
-        returns._producer = producer
-        return producer
-
-    monkeypatch.setattr(returns, "_open", open_)
+    await returns.start(4)
     return returns
 
 
@@ -83,7 +80,7 @@ async def test_what_is_too_large_is_a_dead_letter_without_its_value(
 ) -> None:
     producer = Producer(error)
     message = message_of(Plain([("trace", b"t")], value=b"x" * 900), is_retry=False)
-    assert await returns_to(producer, monkeypatch).send(message, SOON, "boom") == Dead("too_large")
+    assert await (await returns_to(producer, monkeypatch)).send(message, SOON, "boom") == Dead("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["trace"]) == ("dlq.g", b"k", b"", b"t")
     assert headers["x-duemq-reason"] == b"too_large" and headers["x-duemq-size"] == b"900"
@@ -95,7 +92,7 @@ async def test_what_is_too_large_is_a_dead_letter_without_its_value(
 async def test_a_key_and_headers_that_are_too_large_stay_behind_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer(most=1_000)
     message = message_of(Plain([("trace", b"t" * 2_000)], b"k", b"x" * 900), is_retry=False)
-    assert await returns_to(producer, monkeypatch).send(message, Dead("retries"), "boom") == Dead("too_large")
+    assert await (await returns_to(producer, monkeypatch)).send(message, Dead("retries"), "boom") == Dead("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["x-duemq-offset"]) == ("dlq.g", None, b"", b"42") and "trace" not in headers
 
@@ -104,7 +101,7 @@ async def test_who_may_not_write_dead_letters_sends_them_through_duemq(monkeypat
     denied = TopicAuthorizationFailedError("dlq.g")
     producer = Producer(MessageSizeTooLargeError(), denied, denied)
     message = message_of(Plain([("trace", b"t")], value=b"x" * 900), is_retry=False)
-    assert await returns_to(producer, monkeypatch).send(message, SOON, "boom") == Dead("too_large")
+    assert await (await returns_to(producer, monkeypatch)).send(message, SOON, "boom") == Dead("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["duemq-topic"], headers["DELAY"]) == ("duemq.buffer", None, b"", b"dlq.g", b"0")
     assert (headers["x-duemq-reason"], headers["x-duemq-size"]) == (b"too_large", b"900")
@@ -112,7 +109,9 @@ async def test_who_may_not_write_dead_letters_sends_them_through_duemq(monkeypat
 
 async def test_a_right_that_is_missing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer(TopicAuthorizationFailedError("duemq.buffer"))
-    assert await returns_to(producer, monkeypatch).send(message_of(Plain(), is_retry=False), SOON, "boom") == SOON
+    assert (
+        await (await returns_to(producer, monkeypatch)).send(message_of(Plain(), is_retry=False), SOON, "boom") == SOON
+    )
     assert [topic for topic, *_ in producer.sent] == ["duemq.buffer"] and not producer.stopped
 
 
@@ -130,7 +129,7 @@ async def test_what_duemq_would_take_for_malformed_is_a_dead_letter(
     record: Plain, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = Producer()
-    became = await returns_to(producer, monkeypatch).send(message_of(record, is_retry=False), SOON, "boom")
+    became = await (await returns_to(producer, monkeypatch)).send(message_of(record, is_retry=False), SOON, "boom")
     ((topic, key, value, headers),) = producer.sent
     assert became == Dead("malformed") and headers["x-duemq-reason"] == b"malformed" and topic == "dlq.g"
     assert (key, value) == ((record.key, record.value) if kept else (None, b""))
@@ -149,7 +148,7 @@ async def test_what_duemq_would_take_for_malformed_is_a_dead_letter(
 async def test_what_is_away_is_tried_again(error: BaseException, closes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a future of the producer's was cancelled by itself: nobody told us to end."""
     producer = Producer(error, error)
-    returns = returns_to(producer, monkeypatch)
+    returns = await returns_to(producer, monkeypatch)
     assert await returns.send(message_of(Plain(), is_retry=False), SOON, "boom") == SOON
     assert [topic for topic, *_ in producer.sent] == ["duemq.buffer"]
     assert producer.stopped == 2 * closes
@@ -159,9 +158,8 @@ async def test_a_cancel_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("duemq.client.consumer.kafka.publisher._FIRST_S", 3_600.0)
     monkeypatch.setattr("duemq.client.consumer.kafka.publisher._LONGEST_S", 3_600.0)
     producer = Producer(*[KafkaConnectionError()] * 10)
-    sending = asyncio.create_task(
-        returns_to(producer, monkeypatch).send(message_of(Plain(), is_retry=False), SOON, "boom")
-    )
+    returns = await returns_to(producer, monkeypatch)
+    sending = asyncio.create_task(returns.send(message_of(Plain(), is_retry=False), SOON, "boom"))
     while len(producer.errors) == 10:  # noqa: ASYNC110
         await asyncio.sleep(0)
     sending.cancel()
@@ -172,7 +170,7 @@ async def test_a_cancel_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def names(records: list[Plain], to: Wait | Dead, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     producer = Producer()
-    returns = returns_to(producer, monkeypatch)
+    returns = await returns_to(producer, monkeypatch)
     for each in records:
         await returns.send(message_of(each, each.topic == "retry.g"), to, "boom")
     return [headers["duemq-name"] for *_, headers in producer.sent]
@@ -193,7 +191,7 @@ async def test_a_name_is_of_one_record_and_no_other(to: Wait | Dead, monkeypatch
 
 async def test_what_does_not_count_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     producer, again = Producer(), returned((), Origin("orders", 3, 42, "ID", 1), "failed", "boom")
-    returns = returns_to(producer, monkeypatch)
+    returns = await returns_to(producer, monkeypatch)
     for counts in (True, False):
         await returns.send(message_of(Plain(again, topic="retry.g"), is_retry=True), Wait("after", 5, counts), "boom")
     assert [headers["x-duemq-retried"] for *_, headers in producer.sent] == [b"2", b"1"]
@@ -202,7 +200,7 @@ async def test_what_does_not_count_keeps_its_number(monkeypatch: pytest.MonkeyPa
 async def test_null_goes_back_as_null(monkeypatch: pytest.MonkeyPatch) -> None:
     """The header says so to nodes of version 0.1.0, and in a record without a key."""
     producer = Producer()
-    returns = returns_to(producer, monkeypatch)
+    returns = await returns_to(producer, monkeypatch)
     for key in (b"k", None):
         await returns.send(message_of(Plain(key=key, value=None), is_retry=False), SOON, "boom")
     assert [(value, headers["x-duemq-null"]) for _, _, value, headers in producer.sent] == [(None, b"1"), (b"", b"1")]

@@ -105,7 +105,7 @@ async def test_one_of_a_key_at_once_in_their_order() -> None:
         assert [each for each in order if first <= each < first + 100] == [
             each for offset in range(first, first + 5) for each in (offset, offset)
         ]
-    assert lanes._keys == {}
+    assert lanes.keys == {}
 
 
 async def test_a_failed_one_keeps_its_key_and_only_that() -> None:
@@ -203,7 +203,7 @@ async def test_a_partition_that_goes_takes_along_what_was_not_begun() -> None:
         lanes.put(works(Route(handle, 60), going, 1, "c", 300))
         await owner.until(8)
     assert ("done", 0) in owner.ends and ("released", 300) in owner.ends
-    assert lanes._keys == {}
+    assert lanes.keys == {}
 
 
 async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
@@ -272,10 +272,11 @@ async def test_whatever_a_handler_raises_is_a_failure() -> None:
 async def test_a_task_that_somebody_else_cancels_ends_the_consumer(number: int) -> None:
     lanes = Lanes(Owner(), 2, None)
     whole = asyncio.create_task(lanes.run())
-    while not any(lane.task for lane in lanes._lanes) or not lanes._resting:  # noqa: ASYNC110
+    name = "time-outs" if number else "lane-0"
+    while not (found := [task for task in asyncio.all_tasks() if task.get_name() == name]):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    names = {task.get_name(): task for task in asyncio.all_tasks()}
-    names["time-outs" if number else "lane-0"].cancel()
+    await asyncio.sleep(0)  # it runs
+    found[0].cancel()
     with pytest.raises(ExceptionGroup, match="unhandled") as ended:
         await whole
     assert "not by the consumer" in repr(ended.value.exceptions)
@@ -379,4 +380,4 @@ async def test_what_waits_for_its_turn_is_let_go_with_its_partition() -> None:
         assert sorted(owner.ends) == [("released", 0), ("released", 1), ("released", 100)]
         turn.set()
         await owner.until(4)
-    assert owner.ends[-1] == ("done", 200) and lanes._keys == {}
+    assert owner.ends[-1] == ("done", 200) and lanes.keys == {}

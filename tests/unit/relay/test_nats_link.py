@@ -139,8 +139,8 @@ async def test_a_cancelled_message_leaves_nothing_behind(server: FakeServer) -> 
     for each in sending:
         each.cancel()
     await asyncio.gather(*sending, return_exceptions=True)
-    assert outlet._link is not None
-    assert not outlet._link._waiting
+    assert outlet.link is not None
+    assert not outlet.link.waiting
     await outlet.close()
 
 
@@ -174,10 +174,10 @@ async def test_who_waits_is_told_also_where_nats_py_calls_nobody(server: FakeSer
     outlet = server.outlet()
     sending = asyncio.create_task(outlet.send(out_message()))
     await asyncio.wait([sending], timeout=0.2)
-    assert outlet._link is not None
-    client = outlet._link._client
-    status, client._status = client._status, client.DISCONNECTED
-    async with asyncio.timeout(5):
-        assert (await sending).result is Result.AWAY
-    client._status = status
+    assert outlet.link is not None
+    client = outlet.link.client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "_status", client.DISCONNECTED)
+        async with asyncio.timeout(5):
+            assert (await sending).result is Result.AWAY
     await outlet.close()
