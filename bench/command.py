@@ -308,18 +308,19 @@ def bad_topics(
 
 @command("hand-overs")
 def hand_overs(
-    count: Annotated[int, typer.Option(min=1_000, help="Messages cancelled after the first take-over.")] = 500_000,
+    count: Annotated[
+        int, typer.Option(min=1_000, help="Messages cancelled before a take-over, and after it.")
+    ] = 500_000,
     times: Annotated[int, typer.Option(min=0, help="Hand-overs among these.")] = 3,
     rate: Annotated[int, typer.Option(min=1, help="Messages per second beside them.")] = 500,
     cancels_per_s: Annotated[int, typer.Option(min=1, help="Cancels per second.")] = 4_000,
-    seconds: Annotated[int, typer.Option(min=1, help="How long before any take-over.")] = 30,
     on: str = "embedded",
 ) -> "list[Step]":
     """The lateness of a stream next to many cancels, before and after shards change hands (with --on kafka)."""
     from duemq.bench.plans.kafka import hand_overs_step
 
     _brokers(on, "shards change hands in a cluster")
-    return [hand_overs_step(count, times, rate, cancels_per_s, seconds)]
+    return [hand_overs_step(count, times, rate, cancels_per_s)]
 
 
 @command("relay")

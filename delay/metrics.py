@@ -82,6 +82,10 @@ class Observer:
             "duemq_cycle_seconds", "Time of a cycle, commit included",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1), registry=registry,
         )  # fmt: skip
+        self.take_over = Histogram(
+            "duemq_take_over_seconds", "Time from being given a shard to its first cycle as master",
+            buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15, 60), registry=registry,
+        )  # fmt: skip
         for answer in Answer:  # a series must exist before its first count for its rate to be right
             if answer is not Answer.MALFORMED:
                 self._counter_of(answer)

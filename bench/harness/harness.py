@@ -18,7 +18,7 @@ from duemq.bench.clients.reader import Received
 from duemq.bench.harness.progress_bar import Screen
 from duemq.bench.system import delay_files
 from duemq.bench.system.server import EmbeddedServer
-from duemq.bench.system.system import LAYOUTS, Site, SystemLayout, get
+from duemq.bench.system.system import LAYOUTS, Site, SiteError, SystemLayout, get
 from duemq.dev.servers.usage import Neighbours
 
 P = ParamSpec("P")
@@ -171,6 +171,16 @@ class Harness:
             while (left := at_ms - now_ms()) > 0:
                 advance(total - int(left))
                 time.sleep(min(left / 1000, 0.2))
+
+    def sleep_while(self, condition: Callable[[], bool], within_s: float, text: str) -> None:
+        """Ask once a second. Raises SiteError if the condition still holds after `within_s`."""
+        give_up_at = time.monotonic() + within_s
+        with self.screen.phase(text, 1):
+            while condition():
+                if time.monotonic() > give_up_at:
+                    raise SiteError(f"{text} took longer than {within_s:.0f} s")
+                time.sleep(1)
+                self.hear()
 
     def settle(self, within_s: float = 180.0) -> bool:
         """Wait until the data folder has kept its size (within 1 %) for 15 s without sealing; False if it does not."""

@@ -41,7 +41,7 @@ def everything(quick: bool, brokers: int) -> list[Step]:
         race_step(5_000 // part),
         cancel_step(200_000 // part, {"single_p99": Target(60), "bulk_rate": Target(10_000, at_least=True)}),
         consume_step(500_000 // part),
-        hand_overs_step(backlog, 3, 500, 4_000, 30 // part),
+        hand_overs_step(backlog, 3, 500, 4_000),
     ]
     if brokers == 1:
         return [*steps, on_16_shards(steady_step(10_000, seconds, {"flow_us": Target(68), "flow_all_us": Target(113)}))]
@@ -67,12 +67,10 @@ def bad_topics_step(rate: int, seconds: int, brokers: int) -> Step:
     return Step("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
-def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int, seconds: int) -> Step:
+def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int) -> Step:
     """Bulk cancels next to a stream, while shards change hands."""
     title = f"hand-overs: {count:,} cancels after a take-over, with {times} hand-overs between"
-    parameters = {
-        "count": count, "times": times, "rate": rate, "cancels_per_s": cancels_per_s, "seconds": seconds,
-    }  # fmt: skip
+    parameters = {"count": count, "times": times, "rate": rate, "cancels_per_s": cancels_per_s}
     return Step("hand-overs", title, parameters, nodes=2)
 
 

@@ -13,24 +13,25 @@ from duemq.bench.harness.reconciliation import Tally, spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
 from duemq.bench.steps import warm_up
 from duemq.bench.system.system import SiteError
+from duemq.model.timing import WINDOW_MS
 
 if TYPE_CHECKING:
     from duemq.bench.system.cluster import BenchCluster
 
 MAX_MOVED = 10.0  # percent
 _STREAM = SendWindow(1_000, 5_000)
-_AHEAD_MS, _WIDTH_MS = 4 * 3_600_000, 600_000
+_AHEAD_MS = 4 * 3_600_000
+_SEALED_WITHIN_S = 600.0
 _BATCH = 500
 _SETTLED_MS = 1_000  # messages that waited during a hand-over are delivered by then
 _BEGUN = 0.02  # share of the cancels: then the last ledger entry before the first take-over has answers
 
 
-def hand_overs(
-    stage: Harness, *, count: int, times: int, rate: float, cancels_per_s: float, seconds: float
-) -> ScenarioOutcome:
-    """`rate` messages/s next to `cancels_per_s`: for `seconds`, and then for `count` cancels.
+def hand_overs(stage: Harness, *, count: int, times: int, rate: float, cancels_per_s: float) -> ScenarioOutcome:
+    """`rate` messages/s next to `cancels_per_s`: for `count` cancels in one window, and then for as many in another.
 
-    Early in the second part one node hands over all of its shards, and a node does so `times` more.
+    Both windows are in delay files by then. Early in the second part one node hands over all of its shards, and a node
+    does so `times` more.
     """
     from duemq.bench.system.cluster import BenchCluster  # imports aiokafka, which the embedded bus does not need
 
@@ -38,12 +39,14 @@ def hand_overs(
     if not isinstance(site, BenchCluster) or len(site.nodes) < 2:
         raise SiteError("shards change hands between nodes: use --nodes 2 or more")
     notes = warm_up.warm_up(stage, rate)
-    low, first = int(now_ms() + _AHEAD_MS), int(cancels_per_s * seconds)
-    ids = stage.fill(stage.job(count + first, SendWindow(low, low + _WIDTH_MS), 1), "filling").ids
+    start = (int(now_ms()) + _AHEAD_MS) // WINDOW_MS * WINDOW_MS
+    windows = [SendWindow(start + n * WINDOW_MS, start + (n + 1) * WINDOW_MS) for n in range(2)]
+    first, second = [stage.fill(stage.job(count, window, 1), "filling").ids for window in windows]
+    stage.sleep_while(lambda: site.sealed() < 2 * count, _SEALED_WITHIN_S, "sealing")
     pauses: list[tuple[float, float]] = []
-    before, wrong = _beside(stage, site, "before", rate, ids[:first], cancels_per_s, [], pauses)
+    before, wrong = _beside(stage, site, "before", rate, first, cancels_per_s, [], pauses)
     turns = [_BEGUN, *((turn + 1) / (times + 1) for turn in range(times))]
-    after, more = _beside(stage, site, "after", rate, ids[first:], cancels_per_s, turns, pauses)
+    after, more = _beside(stage, site, "after", rate, second, cancels_per_s, turns, pauses)
     due = after.at_ms - after.lateness_ms
     apart = np.ones(len(due), np.bool_)
     for began, ended in pauses:
@@ -56,7 +59,7 @@ def hand_overs(
         Figure("moved", "  moved by", (now.p99 / then.p99 - 1) * 100, "%", Target(MAX_MOVED)),
         Figure("whole_p99", "  with what was due in a hand-over, or the second after it", whole.p99, "ms"),
         Figure("whole_max", "  highest", whole.max, "ms"),
-        Figure("answers", "answers after the take-over", len(ids) - first),
+        Figure("answers", "answers after the take-over", len(second)),
         vital("failures", "shards that failed or were stopped", site.failures()),
         vital("not_cancelled", "answered other than cancelled", wrong + more),
         vital("wrong", "lost, twice, early or never asked for", lost),

@@ -168,6 +168,10 @@ class BenchCluster:
         """The names of its nodes."""
         return [node.name for node in self._running.nodes]
 
+    def sealed(self) -> int:
+        """The number of messages in delay files, on the node that has the fewest. Each node has all shards."""
+        return int(min(gauge(node.url, "duemq_sealed_messages") or 0 for node in self._running.nodes))
+
     def hand_over(self) -> None:
         """Let the node that is master of most shards hand over all of them, and then resume it.
 

@@ -296,7 +296,7 @@ class Shard:
         return not self._stopping and self.number in node.election.owned_shards() and node.may_lead()
 
     async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
-        replica = self.replica
+        replica, given = self.replica, monotonic()
         assert self._buffer is not None
         if not replica.has_followed:  # detect another cluster's records before writing anything
             following = replica.follow_to_end(self._bus, self._tiers, self.progress.publish)
@@ -317,6 +317,7 @@ class Shard:
             self._on_current(node)
             master = Master(replica, self._bus, committer, node, cycle_limits, self.progress, self._importer)
             self._step(ShardEvent.CURRENT)
+            node.observer.take_over.observe(monotonic() - given)
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
                 self.number, replica.entry.number, entry_count, replica.entry.pending,

@@ -6,32 +6,72 @@ rows with ROWLESS mark it). A file leaves the table only when all endings of its
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.model.errors import CorruptStore
 from duemq.storage.shard.store import ShardStore
 
-_PART = 1_000  # endings completed before other tasks run
+_PART = 1_000  # marks read before other tasks run
 _LATEST = 6  # the longest wait, in multiples of the rest
+
+
+class CompletionPass:
+    """One walk through the marks of some windows, which completes the endings that it meets.
+
+    A mark stays until its file goes, so each walk costs as much as all cancels of the windows. Marks made behind the
+    walk are not met.
+    """
+
+    def __init__(self, store: ShardStore, windows: Iterable[int]) -> None:
+        self._store, self._windows = store, deque(windows)
+        self._after = b""  # the last key read of the first window
+
+    async def step(self) -> bool:
+        """Walk on a little; False at the end. Raises DamagedFile."""
+        store, windows = self._store, self._windows
+        while windows and not store.delay_files.rowless(windows[0]):
+            windows.popleft()
+            self._after = b""
+        if not windows:
+            return False
+        keys, after = store.rowless_keys(windows[0], self._after, _PART)
+        if keys:
+            await _complete(store, keys)
+        else:
+            await asyncio.sleep(0)
+        self._after = after
+        if not after:
+            windows.popleft()
+        return True
 
 
 async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
     """Complete all endings of these windows with their rows, including new ones, until the caller's next await. Raises
     DamagedFile."""
     windows = list(windows)
-    while left := [window for window in windows if store.delay_files.rowless(window)]:
-        for window in left:
-            await complete_part(store, window)
+    journal = store.watch(windows)  # knows the marks made behind the pass
+    try:
+        walk = CompletionPass(store, windows)
+        while await walk.step():
+            pass
+        while left := [window for window in windows if store.delay_files.rowless(window)]:
+            for window in left:
+                changes = journal.windows[window]
+                if not changes.dropped:
+                    raise CorruptStore(
+                        f"{store.path}: endings without rows are counted in window {window}, and there are none"
+                    )
+                await _complete(store, [changes.dropped.pop() for _ in range(min(len(changes.dropped), _PART))])
+    finally:
+        store.end(journal)
 
 
-async def complete_part(store: ShardStore, window: int) -> None:
-    """Complete some endings of a window with their rows. Raises DamagedFile."""
-    keys = list(islice(store.rowless_keys(window), _PART))
-    if not keys:
-        raise CorruptStore(f"{store.path}: endings without rows are counted in window {window}, and there are none")
-    store.complete_endings(await PrefetchedView(store).read_unread(keys))
+async def _complete(store: ShardStore, keys: list[bytes]) -> None:
+    if rows := await PrefetchedView(store).read_unread(keys):
+        store.complete_endings(rows)
 
 
 class CompletionTimer:

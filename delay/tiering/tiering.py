@@ -19,7 +19,7 @@ from duemq.background.loop import Loop
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.replica.replica import Replica
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
+from duemq.delay.tiering.endings import CompletionPass, CompletionTimer, complete_windows
 from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
 from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
@@ -70,6 +70,7 @@ class TieringWorker:
         self._settle_tracker = SettleTracker(policy.settle_ms)
         self._join_tracker = SettleTracker(policy.join_ms)
         self._completion_timer = CompletionTimer(policy.settle_ms)
+        self._completion: CompletionPass | None = None
         self._loop = Loop(
             "far", self._turn, f"shard {shard}", expected=(Unavailable, Rejected), first_s=_AGAIN_S,
             longest_s=_LONGEST_S, on_failure=lambda error: self._counts.count_failure(),
@@ -125,12 +126,16 @@ class TieringWorker:
 
     async def complete_some(self) -> bool:
         """Read the rows of some messages that were cancelled in files; False if there are none, or it is too early."""
-        store = self._replica.store
-        counts = store.delay_files.rowless_counts()
-        if not self._completion_timer.is_time(counts.total(), self._clock()):
-            return False
-        await complete_part(store, min(counts))
-        return True
+        if self._completion is None:
+            store = self._replica.store
+            counts = store.delay_files.rowless_counts()
+            if not self._completion_timer.is_time(counts.total(), self._clock()):
+                return False
+            self._completion = CompletionPass(store, sorted(counts))
+        if await self._completion.step():
+            return True
+        self._completion, self._completion_timer = None, CompletionTimer(self._policy.settle_ms)
+        return False
 
     # --- sealing --------------------------------------------------------------------------------------------------
 

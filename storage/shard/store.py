@@ -380,10 +380,14 @@ class ShardStore:
         near, loading = self._near([key for key in keys if key not in rowless]), self.delay_files.loading
         return {key for key in keys if key not in near or window_of(due_of(key)) in loading}
 
-    def rowless_keys(self, window: int) -> Iterator[bytes]:
-        """The keys of messages in a window's delay files that were cancelled, and whose endings have no row yet."""
-        start, end = first_key_at(window), first_key_at(window + WINDOW_MS)
-        return (key for key, mark in self.range(DROPPED + start, DROPPED + end) if mark == ROWLESS)
+    def rowless_keys(self, window: int, after: bytes, limit: int) -> tuple[list[bytes], bytes]:
+        """The keys of messages in a window's delay files that were cancelled, and whose endings have no row yet.
+
+        Reads `limit` marks, those after the key `after`. Also returns the key of the last one; b"" at the end.
+        """
+        start = after + b"\0" if after else first_key_at(window)
+        marks = list(islice(self.range(DROPPED + start, DROPPED + first_key_at(window + WINDOW_MS)), limit))
+        return [key for key, mark in marks if mark == ROWLESS], marks[-1][0] if len(marks) == limit else b""
 
     def complete_endings(self, rows: Mapping[bytes, bytes]) -> None:
         """Add these rows, without payloads, to endings without one; forgotten endings stay forgotten."""

@@ -285,6 +285,16 @@ async def test_a_node_that_cannot_see_zookeeper_fences_nobody(tmp_path: Path) ->
         await a.until(lambda: a.shard.leading, "a " + LEADS)
 
 
+async def test_the_time_of_each_take_over_is_measured(tmp_path: Path) -> None:
+    async with node(new_log(), tmp_path / "a") as a:
+        for taken_over in (1, 2):
+            await a.lead()
+            assert a.metrics.get_sample_value("duemq_take_over_seconds_count") == taken_over
+            a.election.give()
+            await a.until(lambda: not a.shard.leading, "to be deposed")
+        assert 0 < (a.metrics.get_sample_value("duemq_take_over_seconds_sum") or 0) < 60
+
+
 def test_entries_of_the_ledger_and_barriers_are_told_apart(tmp_path: Path) -> None:
     log = new_log()
 

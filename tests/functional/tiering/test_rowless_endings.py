@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.replica.retention import purge_before
 from duemq.delay.tiering import endings
-from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
+from duemq.delay.tiering.endings import CompletionPass, CompletionTimer, complete_windows
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.log.ledger import Answer
@@ -173,7 +173,7 @@ async def test_all_is_there_after_a_kill(node: SimNode) -> None:
     await node.promote()
     assert rowless(node, keys) == 6, "the ledger is followed without rows, too"
     assert await cancel(node, keys[2:9]) == [Answer.CANCELLED_BEFORE] * 4 + [Answer.OK] * 3
-    await complete_part(node.store, FIRST)
+    assert await CompletionPass(node.store, [FIRST]).step()
     assert rowless(node, keys) == 0
     node.store.flush()
     node.kill()
@@ -349,7 +349,7 @@ async def test_a_copy_for_a_peer_has_them(node: SimNode, tmp_path: Path) -> None
 async def test_rows_that_come_twice_are_counted_once(node: SimNode) -> None:
     keys = keys_of(node, 0)[:3]
     await cancel(node, keys)
-    await complete_part(node.store, FIRST)
+    assert await CompletionPass(node.store, [FIRST]).step()
     (ended,) = node.store.endings(keys[:1])
     await cancel(node, keys_of(node, 0)[3:5])
     assert ended is not None
@@ -372,6 +372,35 @@ async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest
     while await node.delay_files.complete_some():
         counts.append(node.store.delay_files.rowless_counts().total())
     assert counts == [6, 3, 2, 0]
+    node.world.check(node)
+
+
+async def test_a_completion_reads_each_mark_once_and_meets_those_made_behind_it(
+    node: SimNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "_PART", 3)
+    keys = keys_of(node, 0)
+    await cancel(node, keys[4:])
+    read_rows, read_marks, parts, marks = PrefetchedView._read_rows_of_ended, node.store.range, 0, 0
+
+    async def reading(view: PrefetchedView, missing: Callable[[], list[bytes]]) -> None:
+        nonlocal parts
+        parts += 1
+        if parts == 3:
+            await cancel(node, keys[:4])
+        await read_rows(view, missing)
+
+    def counting(start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        nonlocal marks
+        for row in read_marks(start, end):
+            marks += 1
+            yield row
+
+    monkeypatch.setattr(PrefetchedView, "_read_rows_of_ended", reading)
+    monkeypatch.setattr(node.store, "range", counting)
+    await complete_windows(node.store, [FIRST])
+    assert rowless(node, keys) == 0
+    assert parts > 3 and marks <= len(keys)
     node.world.check(node)
 
 

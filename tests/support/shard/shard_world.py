@@ -338,7 +338,7 @@ class World:
         if not counts.built:
             assert node.counts_lost, "the counts by topic are lost"
             return
-        unread = [key for window in delay_files.windows() for key in node.store.rowless_keys(window)]
+        unread = [key for window in delay_files.windows() for key in _rowless_keys(node, window)]
         rows = [*node.store.rows(sorted(self.oracle.pending)), *_rows_in_files(node, unread).values()]
         assert counts.listed() == {topic.decode(): count for topic, count in count_topics(filter(None, rows)).items()}
         for topic in self.topics:
@@ -372,7 +372,7 @@ class World:
         assert sorted(
             key
             for window in node.store.delay_files.windows()
-            for key in node.store.rowless_keys(window)
+            for key in _rowless_keys(node, window)
             if key not in forgotten_keys
         ) == sorted(rowless)
         rows = _rows_in_files(node, rowless)
@@ -400,6 +400,11 @@ def _cancelled(raw: bytes) -> Any:
     if ended.status != ENDED_CANCELLED or not ended.row:
         return raw
     return ended._replace(row=b""), read_row(ended.row)._replace(payload=None), notes_of(ended.row)
+
+
+def _rowless_keys(node: SimNode, window: int) -> list[bytes]:
+    keys, _ = node.store.rowless_keys(window, b"", 1 << 20)
+    return keys
 
 
 def _rows_in_files(node: SimNode, keys: list[bytes]) -> dict[bytes, bytes]:

@@ -13,7 +13,7 @@ from duemq.delay.indexing.topic_counter import TopicCounter
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
-from duemq.delay.tiering.endings import complete_part
+from duemq.delay.tiering.endings import CompletionPass
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.messages.key import due_of, first_key_at
 from duemq.model.messages.message import CANCEL, Change
@@ -106,8 +106,9 @@ class TieringSchedule(Schedule):
     async def complete(self) -> None:
         """Read the records of some messages that were cancelled in files."""
         node = self.rng.choice(self.world.nodes)
-        for window in list(node.store.delay_files.rowless_counts())[:2]:
-            await complete_part(node.store, window)
+        part = CompletionPass(node.store, list(node.store.delay_files.rowless_counts()))
+        for _ in range(self.rng.randint(1, 3)):
+            await part.step()
         if node is self.node:
             self.world.check(node)
 
