@@ -66,9 +66,12 @@ def test_a_broadcasting_member_without_a_home_is_told_what_to_set(monkeypatch: p
 
 def test_a_source_passes_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     passed: dict[str, object] = {}
-    monkeypatch.setattr(
-        "duemq.client.consumer.kafka.source.new_consumer", lambda **settings: passed.update(settings) or Group()
-    )
+
+    def consumer(**settings: object) -> Group:
+        passed.update(settings)
+        return Group()
+
+    monkeypatch.setattr("duemq.client.consumer.kafka.source.new_consumer", consumer)
     monkeypatch.setattr("duemq.client.consumer.kafka.source.start_without_topics", lambda kafka: None)
     options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
     Source("g", "127.0.0.1:1", options, ["t"], (), changes([]))
