@@ -31,7 +31,7 @@ class Loop:
     `every_s` seconds, or, without `every_s`, the work has ended.
 
     A failed turn is repeated after the pause of its outage; only an urgent `wake` shortens that pause, to a second. The
-    outage ends with a successful turn, or with `note_success`.
+    outage ends with a successful turn, or with `record_success`.
 
     `expected`: errors that are no bugs. Of the others, errors in `ends_on` end the loop, and `run` raises them.
     `on_failure` is called with each error that does not end it.
@@ -81,12 +81,12 @@ class Loop:
                     with own_cancellation_only():
                         pause_s = await self._turn()
                 except Exception as error:
-                    pause_s = self._note_failure(error)
+                    pause_s = self._record_failure(error)
                     least_s = min(pause_s, _LEAST_S)
                     await _pause(least_s, end)
                     await _pause(pause_s - least_s, self._urgent)
                     continue
-                self.note_success()
+                self.record_success()
                 if pause_s is None and (pause_s := self._every_s) is None:
                     return
                 await _pause(pause_s, self._awake)
@@ -101,16 +101,16 @@ class Loop:
         if urgent:
             self._urgent.set()
 
-    def note_success(self) -> None:
+    def record_success(self) -> None:
         """End an outage during a turn. For turns that keep waiting after they have succeeded."""
         self.pulse = monotonic()
-        self.outage.note_success()
+        self.outage.record_success()
 
-    def _note_failure(self, error: Exception) -> float:
+    def _record_failure(self, error: Exception) -> float:
         bug = not isinstance(error, self._expected)
         if bug and isinstance(error, self._ends_on):
             raise error
-        pause_s = self.outage.note_failure(error, bug=bug)
+        pause_s = self.outage.record_failure(error, bug=bug)
         if self._on_failure is not None:
             self._on_failure(error)
         return pause_s

@@ -42,7 +42,7 @@ class Outage:
         self.trouble: str | None = None
         """The text of the last failure; None if there is no outage."""
 
-    def note_failure(self, error: BaseException, *, bug: bool = False) -> float:
+    def record_failure(self, error: BaseException, *, bug: bool = False) -> float:
         """Returns the seconds to wait before the retry."""
         _failures[self.name] += 1
         pause_s = min(self._first_s * 2.0 ** min(self.failures, _MAX_DOUBLINGS), self._longest_s)
@@ -57,7 +57,7 @@ class Outage:
             )  # fmt: skip
         return pause_s
 
-    def note_success(self) -> None:
+    def record_success(self) -> None:
         if self.since is None:
             return
         if self._logged:

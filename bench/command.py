@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from duemq.bench.plans.plan import Step
+    from duemq.bench.plans.bench_steps import BenchStep
 
 app = typer.Typer(
     name="bench",
@@ -48,13 +48,13 @@ class Common:
     plot: Annotated[Path | None, typer.Option(help="Draw to this file: .png, or .html for a page.")] = None
 
 
-def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., None]]:
+def command(name: str) -> Callable[[Callable[..., "list[BenchStep]"]], Callable[..., None]]:
     """A sub-command from a function that returns its steps, with the common options added.
 
     A parameter named like a common option gets that option's value.
     """
 
-    def register(steps_of: Callable[..., "list[Step]"]) -> Callable[..., None]:
+    def register(steps_of: Callable[..., "list[BenchStep]"]) -> Callable[..., None]:
         @wraps(steps_of)
         def run(**options: Any) -> None:
             common = Common(**{each.name: options[each.name] for each in fields(Common)})
@@ -76,15 +76,15 @@ def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., 
     return register
 
 
-def _bench(steps: "list[Step]", common: Common) -> None:
+def _bench(steps: "list[BenchStep]", common: Common) -> None:
     import signal
 
     from rich.console import Console
 
     from duemq.bench.base.workers import WorkerError
     from duemq.bench.harness.harness import Setup
-    from duemq.bench.harness.progress_bar import Screen
-    from duemq.bench.plans import plan
+    from duemq.bench.harness.progress_bar import ProgressScreen
+    from duemq.bench.plans import bench_steps
     from duemq.bench.report import report
     from duemq.bench.report.plot import write_plot
     from duemq.bench.system.system import SiteError
@@ -118,7 +118,7 @@ def _bench(steps: "list[Step]", common: Common) -> None:
     results = []
     try:
         for step in steps:
-            results.append(plan.run(step, setup, common.runs, Screen(console)))
+            results.append(bench_steps.run(step, setup, common.runs, ProgressScreen(console)))
             report.show(console, results[-1])
     except (SiteError, WorkerError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -168,16 +168,16 @@ def steady(
     due_from: Annotated[float, typer.Option(help="Soonest due, seconds ahead.")] = 5.0,
     due_to: Annotated[float, typer.Option(help="Latest due, seconds ahead.")] = 20.0,
     every: Annotated[float, typer.Option(min=0.5, help="Milliseconds between two batches.")] = 20.0,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """A constant stream on a fixed schedule; due times uniform in a range."""
-    from duemq.bench.plans.plan import Step
+    from duemq.bench.plans.bench_steps import BenchStep
 
     parameters = {
         "rate": rate, "seconds": seconds, "due_from_s": due_from, "due_to_s": due_to, "every_ms": every
     }  # fmt: skip
     title = f"steady: {rate:,} msg/s for {seconds} s, due {due_from:g} to {due_to:g} s ahead"
     title += "" if every == 20 else f", a batch every {every:g} ms"
-    return [Step("steady", title, parameters)]
+    return [BenchStep("steady", title, parameters)]
 
 
 @command("hot-second")
@@ -185,12 +185,12 @@ def hot_second(
     count: Annotated[int, typer.Option(min=1, help="Messages due in the same second.")] = 100_000,
     ahead: Annotated[float | None, typer.Option(help="Seconds until then; default: enough to fill.")] = None,
     kill_at: Annotated[float | None, typer.Option(help="kill -9 once this many percent are read.")] = None,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Very many messages due at one whole second."""
-    from duemq.bench.plans.plan import Step
+    from duemq.bench.plans.bench_steps import BenchStep
 
     title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:g} %" if kill_at is not None else "")
-    return [Step("hot-second", title, {"count": count, "ahead_s": ahead, "kill_at": kill_at})]
+    return [BenchStep("hot-second", title, {"count": count, "ahead_s": ahead, "kill_at": kill_at})]
 
 
 @command("drain")
@@ -198,22 +198,22 @@ def drain(
     count: Annotated[int, typer.Option(min=1, help="Messages overdue at start.")] = 100_000,
     kill: Annotated[bool, typer.Option("--kill", help="kill -9 instead of a clean stop.")] = False,
     away: Annotated[bool, typer.Option("--away", help="In a cluster: stop the nodes before sending.")] = False,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Messages fall due while the server is down: how soon is the backlog delivered?"""
-    from duemq.bench.plans.plan import Step
+    from duemq.bench.plans.bench_steps import BenchStep
 
     title = f"drain: {count:,} overdue at start" + (" after kill -9" if kill else "")
     title += ", sent while the nodes were away" if away else ""
-    return [Step("drain", title, {"count": count, "kill": kill, "away": away})]
+    return [BenchStep("drain", title, {"count": count, "kill": kill, "away": away})]
 
 
 @command("start")
 def start(
     starts: Annotated[int, typer.Option(min=1, help="Starts of each kind of process.")] = 10,
     count: Annotated[int, typer.Option(min=1, help="Messages due at once when it is killed.")] = 100_000,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Start to ready with an empty folder; then kill -9 to the next message, with very many due."""
-    from duemq.bench.plans.plan import hot_step, start_step
+    from duemq.bench.plans.bench_steps import hot_step, start_step
 
     return [start_step(starts, {}), hot_step(count, {}, kill_at=30)]
 
@@ -224,12 +224,12 @@ def cancel_race(
     spread: Annotated[float, typer.Option(help="Cancels are sent within this many ms of due.")] = 200.0,
     over: Annotated[float, typer.Option(help="Due times are spread over this many seconds.")] = 5.0,
     connections: Annotated[int, typer.Option(min=1)] = 64,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Cancels around the moment of delivery; every answer is checked."""
-    from duemq.bench.plans.plan import Step
+    from duemq.bench.plans.bench_steps import BenchStep
 
     parameters = {"count": count, "spread_ms": spread, "over_s": over, "connections": connections}
-    return [Step("cancel-race", f"cancel race: {count:,} within ±{spread:g} ms of due", parameters)]
+    return [BenchStep("cancel-race", f"cancel race: {count:,} within ±{spread:g} ms of due", parameters)]
 
 
 @command("accept")
@@ -239,9 +239,9 @@ def accept(
     count: Annotated[int, typer.Option(min=1, help="Messages sent in batches.")] = 400_000,
     batch: Annotated[int, typer.Option(min=1, max=10_000)] = 1000,
     batch_connections: Annotated[int, typer.Option(min=1, help="Connections for batches.")] = 4,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Messages accepted per second: single POSTs, then batches."""
-    from duemq.bench.plans.plan import batches_step, singles_step
+    from duemq.bench.plans.bench_steps import batches_step, singles_step
 
     return [singles_step(singles, {}, connections), batches_step(count, {}, batch, batch_connections)]
 
@@ -252,9 +252,9 @@ def cancel(
     singles: Annotated[int, typer.Option(min=1, help="Cancelled one after another.")] = 1000,
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Ids per bulk request.")] = 1000,
     connections: Annotated[int, typer.Option(min=1, help="Connections for bulk cancels.")] = 4,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Latency of a single cancel on an idle node, and bulk cancels per second."""
-    from duemq.bench.plans.plan import cancel_step
+    from duemq.bench.plans.bench_steps import cancel_step
 
     if singles >= count - 1:
         raise typer.BadParameter("some have to be left for the bulk cancels", param_hint="--singles")
@@ -266,9 +266,9 @@ def cancel_callers(
     count: Annotated[int, typer.Option(min=10, help="Messages cancelled for each number of callers.")] = 5_000,
     callers: Annotated[list[int] | None, typer.Option(min=1, help="At a time; may be repeated.")] = None,
     by_name: Annotated[bool, typer.Option("--by-name", help="By the sender's names instead of ids.")] = False,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Single cancels by 1, 8 and 64 callers, each waiting for its last answer."""
-    from duemq.bench.plans.plan import callers_step
+    from duemq.bench.plans.bench_steps import callers_step
 
     return [callers_step(count, tuple(callers or (1, 8, 64)), by_name, {})]
 
@@ -277,7 +277,7 @@ def cancel_callers(
 def consume(
     count: Annotated[int, typer.Option(min=1_000, help="Messages in the topic.")] = 500_000,
     rounds: Annotated[int, typer.Option(min=1, help="Times that each way takes them all.")] = 5,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """One process that consumes with duemq's consumer, compared with plain aiokafka (with --on kafka)."""
     from duemq.bench.plans.kafka import consume_step
 
@@ -298,7 +298,7 @@ def bad_topics(
     rate: Annotated[int, typer.Option(min=1, help="Messages per second to the good topic.")] = 2_000,
     seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad one.")] = 30,
     on: str = "embedded",
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """The lateness of a good topic before and next to each kind of bad topic (with --on kafka or kafka3)."""
     from duemq.bench.plans.kafka import bad_topics_step
 
@@ -315,7 +315,7 @@ def hand_overs(
     rate: Annotated[int, typer.Option(min=1, help="Messages per second beside them.")] = 500,
     cancels_per_s: Annotated[int, typer.Option(min=1, help="Cancels per second.")] = 4_000,
     on: str = "embedded",
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """The lateness of a stream next to many cancels, before and after shards change hands (with --on kafka)."""
     from duemq.bench.plans.kafka import hand_overs_step
 
@@ -339,9 +339,9 @@ def relay(
     ] = 0,
     on: str = "embedded",
     url: str | None = None,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Messages sent to another system: how fast, how late, and the effect of a bad destination on the others."""
-    from duemq.bench.plans.plan import beside_bad_step, relay_step
+    from duemq.bench.plans.bench_steps import beside_bad_step, relay_step
 
     if on != "embedded" or url is not None:
         raise typer.BadParameter("the bench starts one process with a relay in it", param_hint="--on, --url")
@@ -380,9 +380,9 @@ def access(blocks: Annotated[int, typer.Option(min=3, help="Blocks of 2,000 requ
 def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,
     on: str = "embedded",
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Every figure of docs/explain/benchmarks.md except those of the far future, with a summary against the targets."""
-    from duemq.bench.plans import kafka, plan
+    from duemq.bench.plans import bench_steps, kafka
     from duemq.bench.system.system import LAYOUTS
 
-    return kafka.everything(quick, LAYOUTS[on].brokers) if on in LAYOUTS else plan.everything(quick)
+    return kafka.everything(quick, LAYOUTS[on].brokers) if on in LAYOUTS else bench_steps.everything(quick)

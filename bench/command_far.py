@@ -10,7 +10,7 @@ import typer
 from duemq.bench.command import app, command
 
 if TYPE_CHECKING:
-    from duemq.bench.plans.plan import Step
+    from duemq.bench.plans.bench_steps import BenchStep
 
 __all__ = ["app"]  # the whole group, for the entry point
 
@@ -50,7 +50,7 @@ def pending(
     count: Counts = "1M,5M,20M",
     ahead: Annotated[float, typer.Option(help="Hours until the first is due.")] = 24.0,
     days: Annotated[float, typer.Option(help="Days over which they are due.")] = 60.0,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """The cost of a waiting message in memory and on disk; a restart, look-ups and cancels with all of them.
 
     With several counts: each on a new server, and --plot draws how the cost grows.
@@ -70,7 +70,7 @@ def find(
         bool, typer.Option("--label", help="Give each message a unique label, to measure its cost.")
     ] = False,
     at_rest: Annotated[bool, typer.Option(help="Look up and measure after sealing and compaction have ended.")] = True,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Find messages by key among very many, and measure the index's cost per message."""
     from duemq.bench.plans.far import find_step
 
@@ -86,7 +86,7 @@ def load(
         int, typer.Option(help="Messages in the window.", parser=_read_count, metavar="COUNT")
     ] = 2_000_000,
     rate: Annotated[int, typer.Option(min=1, help="Messages per second delivered at the same time.")] = 2_000,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """A full window is sealed and loaded again while a steady stream is delivered."""
     from duemq.bench.plans.far import load_step
 
@@ -98,7 +98,7 @@ def wheel(
     count: Annotated[
         int, typer.Option(help="Messages within 30 minutes.", parser=_read_count, metavar="COUNT")
     ] = 18_000_000,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """The memory of the counting wheel, and the cost of a message in it: no server, no store."""
     from duemq.bench.plans.far import wheel_step
 
@@ -115,7 +115,7 @@ def import_file(
         float, typer.Option(min=0, help="Seconds of the next window to read; it may be half an hour away.")
     ] = 60.0,
     link: Annotated[bool, typer.Option("--link", help="Write files that duemq can link instead of copying.")] = False,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Import very many messages from Parquet files, then measure look-ups, cancels and delivery."""
     from duemq.bench.plans.far import import_step
 
@@ -125,7 +125,7 @@ def import_file(
 @command("far")
 def far(
     quick: Annotated[bool, typer.Option("--quick", help="Some hundred thousand messages: a smoke test.")] = False,
-) -> "list[Step]":
+) -> "list[BenchStep]":
     """Every figure of the far future in docs/explain/benchmarks.md: pending, find, load, wheel and import."""
     from duemq.bench.plans.far import everything
 
@@ -150,12 +150,12 @@ def files(
 
     from rich.console import Console
 
-    from duemq.bench.clients.import_files import WINDOW_MS, Plan, write_all
-    from duemq.bench.harness.progress_bar import Screen
+    from duemq.bench.clients.import_files import WINDOW_MS, FilePlan, write_all
+    from duemq.bench.harness.progress_bar import ProgressScreen
 
     first = int(time.time() * 1000 + ahead * 3_600_000) // WINDOW_MS * WINDOW_MS + WINDOW_MS
-    plan = Plan(first, files, rows, topic, payload_bytes, seed, complete)
-    with Screen(Console(stderr=True)).phase("writing files", files) as advance:
+    plan = FilePlan(first, files, rows, topic, payload_bytes, seed, complete)
+    with ProgressScreen(Console(stderr=True)).phase("writing files", files) as advance:
         for done in write_all(plan, folder):
             advance(done)
     typer.echo(f"{files:,} files with {plan.count:,} messages for topic {topic} in {folder}")

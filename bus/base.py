@@ -22,13 +22,13 @@ from typing import NamedTuple, Protocol
 from duemq.model.errors import DuemqError, Fatal, LogFailed, Rejected, Unavailable
 from duemq.model.messages.names import CursorName
 from duemq.model.messages.record import Partition, StoredRecord
-from duemq.model.scope import Scope
+from duemq.model.scope import FailureScope
 
 
 class UnknownTopic(Rejected):
     """An append to a topic, or a partition of one, that was never created."""
 
-    scope = Scope.TOPIC
+    scope = FailureScope.TOPIC
 
     def __init__(self, topic: str, partition: int | None = None) -> None:
         detail = (
@@ -44,7 +44,7 @@ class WriteRefused(Unavailable):
     `reason`: a code (see `cluster/topics/topic_states.py`); the message explains it in a sentence.
     """
 
-    scope = Scope.TOPIC
+    scope = FailureScope.TOPIC
 
     def __init__(self, topic: str, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -88,7 +88,7 @@ AppendResults = Mapping[Partition, AppendResult]
 class PartlyAppended(LogFailed):
     """One part of an append is, or may be, in the log, and another is not. By partition: `results` and `failures`."""
 
-    scope = Scope.MESSAGE
+    scope = FailureScope.MESSAGE
 
     def __init__(self, results: AppendResults, failures: Mapping[Partition, DuemqError]) -> None:
         first = next(iter(failures.values()))
@@ -300,7 +300,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def look_at(self, topics: Collection[str]) -> None:
+    async def look_up_topics(self, topics: Collection[str]) -> None:
         """Ask the log about these topics: afterwards `topic_state` knows those that exist. Raises StoreFailed."""
         ...
 

@@ -168,7 +168,7 @@ class MemoryBus:
         partitions = self.log.topics.get(topic)
         return None if partitions is None else TopicState(len(partitions))
 
-    async def look_at(self, topics: Collection[str]) -> None:
+    async def look_up_topics(self, topics: Collection[str]) -> None:
         await self._turn()
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:

@@ -6,16 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from duemq.model.settings import KIB, MIB, Duration, Section, Size, Words, duration
+from duemq.model.settings import KIB, MIB, Duration, SettingsSection, Size, Words, duration
 
 
-class EmbeddedSettings(Section):
+class EmbeddedSettings(SettingsSection):
     retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")
     buffer_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
     linger_ms: Annotated[float, Field(ge=0, le=1000)] = 0
 
 
-class KafkaSettings(Section):
+class KafkaSettings(SettingsSection):
     """See `KafkaOptions`."""
 
     bootstrap: Words = ()

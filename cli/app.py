@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 import duemq
+from duemq.cli.command_group import CommandGroup, now_spelled
 from duemq.cli.exit_codes import MEANING, Exit
-from duemq.cli.form import Group, now_spelled
-from duemq.cli.profiles.connection import CommandLine
+from duemq.cli.profiles.command_line import CommandLine
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -124,12 +124,12 @@ def _add(app: typer.Typer, name: str) -> None:
         noun = typer.Typer(help="Send, show, find, move and cancel messages: the commands above, under their noun.")
         for short in _OF_MESSAGES:
             _add(noun, short)
-        app.add_typer(noun, name=name, rich_help_panel=place.panel, cls=Group, no_args_is_help=True)
+        app.add_typer(noun, name=name, rich_help_panel=place.panel, cls=CommandGroup, no_args_is_help=True)
         return
     module = import_module(f"duemq.cli.{place.module}")
     command = getattr(module, place.name)
     if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name, rich_help_panel=place.panel, cls=Group)
+        app.add_typer(command, name=name, rich_help_panel=place.panel, cls=CommandGroup)
     else:
         app.command(name, epilog=getattr(module, place.examples), rich_help_panel=place.panel)(command)
 
@@ -142,7 +142,7 @@ def _add_foreign(app: typer.Typer) -> None:
     for name, point in sorted(points.items()):  # they come in the order of the installation
         command = point.load()
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, rich_help_panel=_SERVER, cls=Group)
+            app.add_typer(command, name=name, rich_help_panel=_SERVER, cls=CommandGroup)
         else:
             app.command(name, rich_help_panel=_SERVER)(command)
     for name in sorted(_DISTRIBUTIONS.keys() - points.keys()):

@@ -41,7 +41,7 @@ def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
-    from duemq.cli.profiles.connection import resolve, typed_options
+    from duemq.cli.profiles.command_line import resolve, typed_options
     from duemq.client import Admin
 
     answers: list[str] = []

@@ -26,7 +26,7 @@ _EXAMPLES = """examples:
 """
 
 
-class Server(NamedTuple):
+class ServerAddress(NamedTuple):
     """Address (HOST:PORT), whether it uses TLS, and the files of the certificate to present, if any."""
 
     listen: str
@@ -67,7 +67,7 @@ def health(words: Sequence[str]) -> int:
         if options.listen:
             for address in options.listen:
                 tls = address.startswith("https://")
-                _ask(Server(address.removeprefix("https://"), tls, *_own_certificate()), path, until)
+                _ask(ServerAddress(address.removeprefix("https://"), tls, *_own_certificate()), path, until)
         else:
             _ask_first(_configured_servers(options.config), path, until)
     except Unhealthy as error:
@@ -77,7 +77,7 @@ def health(words: Sequence[str]) -> int:
     return 0
 
 
-def _configured_servers(config: str | None) -> Iterator[Server]:
+def _configured_servers(config: str | None) -> Iterator[ServerAddress]:
     """Servers from the environment or the file: `duemq serve` and `duemq proxy`, then nodes, then relays."""
     config = config or os.environ.get("DUEMQ_CONFIG")
     document: dict[str, Any] = {}
@@ -94,17 +94,17 @@ def _configured_servers(config: str | None) -> Iterator[Server]:
         return os.environ.get(f"DUEMQ_{section}__{key}".upper()) or str(document.get(section, {}).get(key, ""))
 
     listen = os.environ.get("DUEMQ_LISTEN") or str(document.get("listen", LISTEN))
-    yield Server(listen, bool(setting("http", "cert_file")), *_own_certificate())
+    yield ServerAddress(listen, bool(setting("http", "cert_file")), *_own_certificate())
     cert, key = setting("node", "cert_file"), setting("node", "key_file")
-    yield Server(setting("node", "listen") or NODE_LISTEN, bool(cert), cert, key)
-    yield Server(setting("relay", "listen") or RELAY_LISTEN)
+    yield ServerAddress(setting("node", "listen") or NODE_LISTEN, bool(cert), cert, key)
+    yield ServerAddress(setting("relay", "listen") or RELAY_LISTEN)
 
 
 def _own_certificate() -> tuple[str, str]:
     return os.environ.get("DUEMQ_CERT_FILE", ""), os.environ.get("DUEMQ_KEY_FILE", "")
 
 
-def _ask_first(servers: Iterator[Server], path: str, until: float) -> None:
+def _ask_first(servers: Iterator[ServerAddress], path: str, until: float) -> None:
     """Ask the first server that listens."""
     silent = []
     for server in servers:
@@ -117,7 +117,7 @@ def _ask_first(servers: Iterator[Server], path: str, until: float) -> None:
     raise Unhealthy(f"no server listens at {', '.join(silent[:-1])} or {silent[-1]}: give the address with --listen")
 
 
-def _ask(server: Server, path: str, until: float) -> None:
+def _ask(server: ServerAddress, path: str, until: float) -> None:
     """Ask one server. Raises Unhealthy unless it answers 200 in time."""
     host, _, port = server.listen.rpartition(":")
     host = _REACHED_AT.get(host, host)
@@ -141,7 +141,7 @@ def _ask(server: Server, path: str, until: float) -> None:
         raise Unhealthy(f"{address}{path} says: {reason}")
 
 
-def _connect(server: Server, address: tuple[str, int], within_s: float) -> socket.socket:
+def _connect(server: ServerAddress, address: tuple[str, int], within_s: float) -> socket.socket:
     connection = socket.create_connection(address, within_s)
     if not server.tls:
         return connection

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duemq.cli.command_group import in_options
 from duemq.cli.exit_codes import Exit, exit_of
-from duemq.cli.form import in_options
 from duemq.cli.output import echo_json
 from duemq.model.errors import DuemqError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing httpx takes longer than `duemq --help` may
     from duemq.client import Admin
 
 Url = Annotated[str | None, typer.Option("--url")]
-"""Marks a command that talks to a server: it gets all connection options (`cli/profiles/connection.py`)."""
+"""Marks a command that talks to a server: it gets all connection options (`cli/profiles/command_line.py`)."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 

@@ -42,7 +42,7 @@ class FiguresSource:
             sealed += delay_files.messages
             files += len(delay_files.names())
             totals.append(wheel.all_totals())
-        disk = node.upkeep.gauges()
+        disk = node.maintenance.gauges()
         return Figures(
             name, EDGES_MS, tuple(lateness.tolist()), self._horizons(totals, now), overdue, sealed, files,
             disk.folder_bytes, disk.use.free, disk.use.percent, direct,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from duemq.bus.base import Bus
 from duemq.cluster.clocks.clock_watch import ClockWatch
 from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
+from duemq.delay.node_states import EFFECTS, Condition
 from duemq.delay.shard.shard import Shard
-from duemq.delay.states import EFFECTS, Condition
 from duemq.election.base import NodeHealth, NodeState
 
 log = logging.getLogger(__name__)

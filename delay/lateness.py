@@ -53,7 +53,7 @@ class Lateness:
         self._keys: list[bytes] = []  # of deliveries not counted yet
         self._cycles: list[tuple[int, int]] = []  # their times (epoch ms) and numbers
 
-    def note(self, keys: Sequence[bytes], at_ms: int, first_row: bytes | None = None) -> None:
+    def observe(self, keys: Sequence[bytes], at_ms: int, first_row: bytes | None = None) -> None:
         """Record the keys of messages that a cycle delivered at this time (epoch ms). `first_row`: the row of the first
         one, which may become its bucket's example."""
         self._keys += keys

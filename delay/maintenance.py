@@ -31,7 +31,7 @@ _DOES = {
 }
 
 
-class Upkeep:
+class Maintenance:
     """Does the periodic work of a node. `shards` is the node's own table. Sizes in bytes."""
 
     def __init__(

@@ -122,7 +122,7 @@ class Observer:
                     lateness = Lateness()
                     if len(self.lateness) >= _TOPICS:
                         del self.lateness[next(iter(self.lateness))]
-                lateness.note(keys, ended, outbox.first_rows.get(topic))
+                lateness.observe(keys, ended, outbox.first_rows.get(topic))
                 lateness.overdue += outbox.overdue.get(topic, 0)
                 self.lateness[topic] = lateness
         self.forget(ended)

@@ -1,4 +1,4 @@
-"""A delay node: a bus, replicas of shards, and their upkeep, in one process.
+"""A delay node: a bus, replicas of shards, and their maintenance, in one process.
 
 A node with a failing disk closes everything and reopens it, exactly as after a crash, until it works again; until then
 requests are refused, and accepted messages are untouched. A failure of one shard affects only that shard: it is `unfit`
@@ -32,14 +32,14 @@ from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
 from duemq.delay.health import HealthTracker
-from duemq.delay.imports.copies import FilePeers
-from duemq.delay.maintenance import Upkeep
+from duemq.delay.imports.file_copies import FilePeers
+from duemq.delay.maintenance import Maintenance
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
+from duemq.delay.node_states import EFFECTS, NODE, Condition, NodeEvent, NodePhase
 from duemq.delay.pending_topics import PendingTopics
 from duemq.delay.probes.liveness import Liveness
 from duemq.delay.probes.readiness import readiness
 from duemq.delay.shard.shard import Shard
-from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent, NodePhase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, Member, NodeHealth, NodeState
@@ -57,7 +57,7 @@ from duemq.model.errors import (
 )
 from duemq.model.messages.ids import IdCodec
 from duemq.model.readiness import Readiness, Reason
-from duemq.model.scope import Scope
+from duemq.model.scope import FailureScope
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.rocksdb import Memory
@@ -157,7 +157,7 @@ class Node:
         self.topic_states: TopicStates
         self.shards: dict[int, Shard] = {}
         self.observer = observer or Observer(registry)
-        self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
+        self.maintenance = Maintenance(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
         self.health = HealthTracker(self.shards, self.watch)
         self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up, self.health.is_unreadable)
         self.phase = NODE.start
@@ -171,7 +171,7 @@ class Node:
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
         registry.register(
             NodeCollector(
-                self.observer, self._gauges, self.upkeep.gauges, self.clock, self._refusals, self._pending_topics
+                self.observer, self._gauges, self.maintenance.gauges, self.clock, self._refusals, self._pending_topics
             )
         )
         registry.register(ClockCollector(self.watch))
@@ -184,7 +184,7 @@ class Node:
         return self._topics.counts(shard.store.topic_counts for shard in self.shards.values() if shard.leading)
 
     def _gauges(self) -> list[ShardGauges]:
-        lag, stuck, dead = self.health.lag, self.liveness.look(), self._dead
+        lag, stuck, dead = self.health.lag, self.liveness.check(), self._dead
         return [
             shard.gauges(lag.get(number, 0), stopped=number in dead, stuck=number in stuck)
             for number, shard in self.shards.items()
@@ -193,7 +193,7 @@ class Node:
     def readiness(self) -> Readiness:
         """Its readiness in public words; `why_not_ready` has details."""
         own = readiness(
-            self.condition, self._closed_for, self.health, self.liveness.look(), self._dead, self._topics_in_trouble()
+            self.condition, self._closed_for, self.health, self.liveness.check(), self._dead, self._topics_in_trouble()
         )
         if self.condition is None:
             return own
@@ -220,7 +220,7 @@ class Node:
 
     def short_of_space(self, shard: int) -> bool:
         """See `Context`. All replicas forget the same history, so the fullest disk decides."""
-        return self.upkeep.level >= Watermark.SHORTEN or any(member.has(shard) for member in self._short)
+        return self.maintenance.level >= Watermark.SHORTEN or any(member.has(shard) for member in self._short)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises Fatal (and errors of bugs) after closing everything."""
@@ -248,13 +248,13 @@ class Node:
     async def _rest(self, stop: asyncio.Event, pause: float) -> None:
         """Wait before everything is reopened. A long pause ends as soon as the disk has space: on a full disk each
         opening would claim shards, only to fail at its next flush."""
-        upkeep, loop = self.upkeep, asyncio.get_running_loop()
-        until, free = loop.time() + pause, upkeep.disk.free + self.options.flush_bytes
+        maintenance, loop = self.maintenance, asyncio.get_running_loop()
+        until, free = loop.time() + pause, maintenance.disk.free + self.options.flush_bytes
         while not stop.is_set() and loop.time() < until:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), min(_REOPEN_S, max(until - loop.time(), 0)))
-            upkeep.watch_disk()
-            if upkeep.level < Watermark.REFUSE or upkeep.disk.free >= free:
+            maintenance.watch_disk()
+            if maintenance.level < Watermark.REFUSE or maintenance.disk.free >= free:
                 return
 
     async def _open(self) -> None:
@@ -268,7 +268,7 @@ class Node:
         await self.topic_states.learn([options.cycle_limits.dead_letter_topic])
         self._memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         await self._open_shards(sorted(range(info.shards) if options.holds is None else options.holds))
-        self.upkeep.watch_disk()
+        self.maintenance.watch_disk()
         await self.watch.measure(self.bus)
         await self.election.join()
 
@@ -308,12 +308,12 @@ class Node:
 
     def _loops(self) -> list[Loop]:
         """The node's background jobs. A bug in one stops nothing else."""
-        options, upkeep = self.options, self.upkeep
+        options, maintenance = self.options, self.maintenance
         jobs = [
-            ("flush", upkeep.flush, options.flush_interval_s),
+            ("flush", maintenance.flush, options.flush_interval_s),
             ("purge of a full disk", self.purge_if_full, 1.0),
-            ("disk", upkeep.measure, 1.0),
-            ("health", self.look_at_itself, 1.0),
+            ("disk", maintenance.measure, 1.0),
+            ("health", self._check_itself, 1.0),
             ("liveness", self.liveness.watch, 1.0),
             ("clock", self._watch_clock, EVERY_S),
             *self._jobs,
@@ -321,7 +321,7 @@ class Node:
         if not options.trims:
             jobs.append(("old ledger entries", self._trim_ledgers, _TRIM_S))
         if self._check_logs is not None:
-            jobs.append(("own logs", self._look_at_logs, CHECK_S))
+            jobs.append(("own logs", self._check_own_logs, CHECK_S))
         first_purge_s = until_purge(options, _utc_now())
         return [
             Loop("election", self._watch_election, expected=(), ends_on=(Exception,), every_s=0.0),
@@ -334,7 +334,7 @@ class Node:
             try:
                 return await work()
             except (Unavailable, Fenced) as error:
-                if error.scope <= Scope.SHARD:  # the job continues, and so does everything else
+                if error.scope <= FailureScope.SHARD:  # the job continues, and so does everything else
                     raise _JobFailed(str(error)) from error
                 raise
 
@@ -365,7 +365,7 @@ class Node:
                 await self._tell()
                 return
             except Exception as error:
-                if isinstance(error, DuemqError) and error.scope > Scope.SHARD:
+                if isinstance(error, DuemqError) and error.scope > FailureScope.SHARD:
                     raise
                 log.exception("shard %d failed: it is opened again", number, extra={"action": "fail", "shard": number})
                 self.observer.failures.labels(f"shard {number}").inc()
@@ -382,7 +382,7 @@ class Node:
     def _leave_out(self, shard: Shard, reason: str) -> None:
         shard.fail(Unavailable(reason, retry_after_s=60))
         self.on_unfit(shard.number, reason)
-        self._look_whether_ready()
+        self._check_ready()
 
     async def _close(self) -> None:
         """Close the shards first, because they write to the bus; the last flush shortens the next start. Idempotent."""
@@ -395,7 +395,7 @@ class Node:
         for shard in self.shards.values():
             shard.progress.fail(reason)
         await self.election.leave()
-        await self._attempt(self.upkeep.flush)
+        await self._attempt(self.maintenance.flush)
         # Closed shards stay in the table until the next opening, so that a request in flight gets a 503.
         for shard in self.shards.values():
             await self._attempt(shard.close)
@@ -415,27 +415,27 @@ class Node:
     # --- its place among others -----------------------------------------------------------------------------------
 
     def on_ready(self, shard: int) -> None:
-        """See `Surroundings`."""
+        """See `ShardHost`."""
         self.health.caught_up.add(shard)
         self.health.unfit.pop(shard, None)
         self._judge()
-        self._look_whether_ready()
+        self._check_ready()
 
     def on_unfit(self, shard: int, reason: str) -> None:
-        """See `Surroundings`."""
+        """See `ShardHost`."""
         self.health.caught_up.discard(shard)
         self.health.unfit[shard] = reason
         self._judge()
 
-    def _look_whether_ready(self) -> None:
+    def _check_ready(self) -> None:
         if all(map(self.health.is_known, self.shards)):
             self.ready.set()
 
     def _judge(self) -> NodeHealth:
-        upkeep = self.upkeep
+        maintenance = self.maintenance
         self.health.see_log(self.bus)
         self.condition, health = self.health.judge(
-            self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
+            self.bus.trouble(), self.election.draining(), int(maintenance.level), maintenance.why_full() or "",
             self.topic_states.troubles(self.clock()), alone=self.options.alone,
         )  # fmt: skip
         self.why_not_ready = None if health.state in (NodeState.READY, NodeState.DRAINING) else health.reason
@@ -454,10 +454,10 @@ class Node:
         for number in list(self._dead):  # its master is gone: another node may have it
             await self.election.release(number)
 
-    async def look_at_itself(self) -> None:
+    async def _check_itself(self) -> None:
         self._short = [member for member in self.election.members() if member.health.watermark >= Watermark.SHORTEN]
         await self._tell()
-        self._look_whether_ready()
+        self._check_ready()
         if self.options.alone:
             return
         try:
@@ -502,7 +502,7 @@ class Node:
                 raise Rejected("not_needed", f"shard {number} is current on node {member.name}", "shard")
         shard.recover()
 
-    async def _look_at_logs(self) -> None:
+    async def _check_own_logs(self) -> None:
         assert self._check_logs is not None
         with suppress(Unavailable):
             await self._check_logs(self.bus)
@@ -512,16 +512,16 @@ class Node:
         await self._tell()
 
     def may_lead(self) -> bool:
-        """See `Surroundings`."""
+        """See `ShardHost`."""
         return self.watch.why_out() is None
 
     def has_peer(self, shard: int) -> bool:
-        """See `Surroundings`."""
+        """See `ShardHost`."""
         return self.peers is not None and self.peers.can_copy(shard)
 
     async def rebuild(self, shard: int, path: Path, least: int) -> bool:
-        """See `Surroundings`."""
-        return self.peers is not None and await self.peers.fetch(shard, path, least, self.upkeep.require_room)
+        """See `ShardHost`."""
+        return self.peers is not None and await self.peers.fetch(shard, path, least, self.maintenance.require_room)
 
     async def checkpoint(self, shard: int, into: Path) -> None:
         """Copy a store for the snapshots of peers. Raises Unavailable if the shard must not be copied from here."""
@@ -531,7 +531,7 @@ class Node:
 
     async def clean(self) -> None:
         """Drop forgotten history; in a log of our own also records past their retention."""
-        await self.upkeep.clean(*self._own_log())
+        await self.maintenance.clean(*self._own_log())
 
     async def _purge(self) -> float:
         await self.clean()
@@ -539,7 +539,7 @@ class Node:
 
     async def purge_if_full(self) -> None:
         """Clean ahead of schedule if the disk requires it."""
-        await self.upkeep.purge_if_full(*self._own_log())
+        await self.maintenance.purge_if_full(*self._own_log())
 
     def _own_log(self) -> tuple[Bus | None, int]:
         before = self.clock() - int(self.options.retention_s * 1000)

@@ -55,13 +55,13 @@ class NodeBackend:
         return self._node.readiness()
 
     def stuck(self) -> Mapping[int, float]:
-        return self._node.liveness.look()
+        return self._node.liveness.check()
 
     def why_shard_refuses(self, shard: int) -> str | None:
         return None
 
     def refuse(self) -> None:
-        if (reason := self._node.upkeep.why_full()) is not None:
+        if (reason := self._node.maintenance.why_full()) is not None:
             raise DiskFull(reason, DISK_FULL_RETRY_S)
 
     def count_direct(self, messages: int) -> None:

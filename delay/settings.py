@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from duemq.model.settings import KIB, MIB, Delays, Section, Size, delays, host_and_port
+from duemq.model.settings import KIB, MIB, Delays, SettingsSection, Size, delays, host_and_port
 from duemq.tls.contexts import ClientAuth
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class DeliverySettings(Section):
+class DeliverySettings(SettingsSection):
     max_cycle_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     max_cycle_bytes: Annotated[Size, Field(ge=64 * KIB, le=1024 * MIB)] = 8 * MIB
     max_attempts: Annotated[int, Field(ge=1, le=65_535)] = 16
@@ -21,7 +21,7 @@ class DeliverySettings(Section):
     stuck_after_s: Annotated[float, Field(ge=1, le=86_400)] = 60
 
 
-class NodeSettings(Section):
+class NodeSettings(SettingsSection):
     """Empty `name` and `advertise`: this machine's host name, and the host it listens on."""
 
     name: str = ""

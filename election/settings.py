@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from duemq.model.settings import Section, Words
+from duemq.model.settings import SettingsSection, Words
 
 
-class ZooKeeperSettings(Section):
+class ZooKeeperSettings(SettingsSection):
     """See `ZooKeeperOptions`."""
 
     hosts: Words = ()

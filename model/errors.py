@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from duemq.model.scope import Scope
+from duemq.model.scope import FailureScope
 
 
 class DuemqError(Exception):
     """The root of all of them. `scope`: what the failure touches; a handler leaves everything else alone."""
 
-    scope: ClassVar[Scope] = Scope.PROCESS
+    scope: ClassVar[FailureScope] = FailureScope.PROCESS
 
 
 class Rejected(DuemqError):
@@ -31,7 +31,7 @@ class Rejected(DuemqError):
     such as `delivered_at` of `already_delivered`.
     """
 
-    scope = Scope.MESSAGE
+    scope = FailureScope.MESSAGE
 
     def __init__(self, code: str, detail: str, field: str | None = None, **extra: Any) -> None:
         super().__init__(detail)
@@ -65,7 +65,7 @@ class BadDelayFile(Rejected):
 class Unavailable(DuemqError):
     """Temporarily unavailable: 503 with `Retry-After`. Nothing was accepted, and no accepted message is lost."""
 
-    scope = Scope.NODE
+    scope = FailureScope.NODE
 
     code = "unavailable"
 
@@ -92,7 +92,7 @@ class OutcomeUnknown(Unavailable):
     Repeated under the same name or Idempotency-Key, it is done once.
     """
 
-    scope = Scope.MESSAGE
+    scope = FailureScope.MESSAGE
 
     code = "outcome_unknown"
 
@@ -100,7 +100,7 @@ class OutcomeUnknown(Unavailable):
 class StoreFailed(OutcomeUnknown):
     """A write or read of the store or the log failed: its outcome is unknown until it is reopened."""
 
-    scope = Scope.NODE
+    scope = FailureScope.NODE
 
 
 class LogFailed(StoreFailed):
@@ -109,13 +109,13 @@ class LogFailed(StoreFailed):
     A shard makes a new committer, which settles the old one's transactions, and reads the ledger to its end.
     """
 
-    scope = Scope.SHARD
+    scope = FailureScope.SHARD
 
 
 class Fenced(DuemqError):
     """A commit was refused because a newer master of the shard exists."""
 
-    scope = Scope.SHARD
+    scope = FailureScope.SHARD
 
 
 class Fatal(DuemqError):
@@ -125,7 +125,7 @@ class Fatal(DuemqError):
 class CorruptStore(Fatal):
     """Data on disk is damaged: a bad checksum, a torn record, a count that does not add up."""
 
-    scope = Scope.SHARD
+    scope = FailureScope.SHARD
 
 
 class DamagedFile(CorruptStore):
@@ -146,7 +146,7 @@ class FolderRefused(Fatal):
 class Behind(Fatal):
     """The logs no longer reach back to where this replica is: it must be rebuilt from a peer or a backup."""
 
-    scope = Scope.SHARD
+    scope = FailureScope.SHARD
 
 
 class ForeignLog(Behind):
@@ -156,7 +156,7 @@ class ForeignLog(Behind):
 class Diverged(Fatal):
     """A replica's own count or checksum differs from the ledger's."""
 
-    scope = Scope.SHARD
+    scope = FailureScope.SHARD
 
 
 class BadConfig(Fatal):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Scope(IntEnum):
+class FailureScope(IntEnum):
     """What a failure touches, narrowest first. A handler keeps or narrows a scope; it never widens it."""
 
     MESSAGE = 1  # one request, message or file

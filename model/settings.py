@@ -123,7 +123,7 @@ def host_and_port(listen: str) -> str:
     return listen
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """One section of the settings. Each folder that has settings owns the model of its section."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

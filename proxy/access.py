@@ -15,7 +15,7 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.model.callers.access import EVERYTHING, Grant, Scope, id_of
 from duemq.model.callers.caller import SETTINGS
-from duemq.model.callers.session import Session, digest_of, new_session
+from duemq.model.callers.session import LoginSession, digest_of, new_session
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.login.cookie import session_text
 from duemq.proxy.login.settings import MAX_TOKEN_BYTES, LoginSettings
@@ -58,7 +58,7 @@ _MAX_CACHED = 1_000  # valid keys that callers presented
 
 class Credential(NamedTuple):
     """The grant of a key or token, and its end (epoch ms); None: until keys change. `origin`: of sessions begun with
-    it, see `Session`."""
+    it, see `LoginSession`."""
 
     grant: Grant
     until: int | None
@@ -193,7 +193,7 @@ class Access:
             request.scope[SESSION] = text
         return grant
 
-    def _grant_of(self, session: Session, keys: ApiKeys) -> Grant | None:
+    def _grant_of(self, session: LoginSession, keys: ApiKeys) -> Grant | None:
         """None if the session's credential is no longer valid."""
         kind, _, origin = session.origin.partition(":")
         if kind == "key":

@@ -82,7 +82,7 @@ def create_app(
     endings = Endings(closing, access.is_granted)
     if admin is not None:
         for kind in ("keys", "sessions"):  # nothing else ends a grant
-            admin.log.on_change(endings.look, kind)
+            admin.log.on_change(endings.check, kind)
     service = Service(
         gateway, ingress, registry, clock, closing, endings, max_wait_ms, access, History(gateway, clock),
         console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),

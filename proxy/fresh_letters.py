@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from duemq.bus.base import TopicInfo
 from duemq.model.callers.access import Grant
 from duemq.model.errors import DuemqError
-from duemq.model.messages.dead_letters import MALFORMED, Origin, id_of, origin_of
+from duemq.model.messages.dead_letters import MALFORMED, LetterOrigin, id_of, origin_of
 from duemq.model.messages.names import of_redrive
 from duemq.model.messages.record import unpack_record
 from duemq.model.topics.rules import is_name
@@ -50,7 +50,7 @@ class FreshLetters:
         self.more = frozenset[str]()
         self.trouble = ""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read them again if the last reading is old."""
         async with self._reading:
             if 0 <= self._clock() - self._read_at < _EVERY_MS:
@@ -87,7 +87,7 @@ class FreshLetters:
                 return await self._waiting(asked), True
             for record in await bus.read(info.name, partition, offset, _RECORDS - len(asked), _BYTES):
                 headers, offset = unpack_record(record.frame).headers, record.offset + 1
-                origin, id_ = origin_of(headers) or Origin("", ""), id_of(headers)
+                origin, id_ = origin_of(headers) or LetterOrigin("", ""), id_of(headers)
                 is_own = origin.writer == "duemq" and origin.reason != MALFORMED and is_name(id_)
                 place = f"{info.name}/{partition}/{record.offset}/{record.timestamp}"
                 asked.append((FreshLetter(info.name, origin.topic, origin.reason[:_MAX_REASON], is_own), place, id_))

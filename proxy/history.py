@@ -22,7 +22,7 @@ _MINUTE_MS = 60_000
 _NO_HORIZON: Final = (0,) * (len(HORIZONS_MS) + 1)
 
 
-class Source(Protocol):
+class HistorySource(Protocol):
     """The sampled object; see `Gateway`."""
 
     def cluster(self) -> dict[str, Any]: ...
@@ -85,7 +85,7 @@ class Now:
 class History:
     """Reads a source once a second while `run` runs. `clock` returns epoch ms."""
 
-    def __init__(self, source: Source, clock: Callable[[], int]) -> None:
+    def __init__(self, source: HistorySource, clock: Callable[[], int]) -> None:
         self._source, self._clock = source, clock
         self.now = Now()
         self._last: Sample | None = None

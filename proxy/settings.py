@@ -7,12 +7,23 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from duemq.cluster.topics.internal_topics import is_internal
-from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Switch, TopicPatterns, delays, duration
+from duemq.model.settings import (
+    KIB,
+    MIB,
+    Delays,
+    Duration,
+    SettingsSection,
+    Size,
+    Switch,
+    TopicPatterns,
+    delays,
+    duration,
+)
 from duemq.model.timing import CLASSIC_LEVELS
 from duemq.model.topics.rules import TOPIC, TOPIC_FORM
 
 
-class LimitSettings(Section):
+class LimitSettings(SettingsSection):
     """Limits for producers."""
 
     max_delay: Annotated[Duration, Field(ge=1000, le=duration("1000y"))] = duration("10y")
@@ -24,12 +35,12 @@ class LimitSettings(Section):
     max_batch_bytes: Annotated[Size, Field(ge=KIB, le=1024 * MIB)] = 32 * MIB
 
 
-class TimingSettings(Section):
+class TimingSettings(SettingsSection):
     levels: Delays = delays(CLASSIC_LEVELS)
     past_due: Literal["deliver", "reject"] = "deliver"
 
 
-class TopicSettings(Section):
+class TopicSettings(SettingsSection):
     allowed: TopicPatterns = ()
     partitions: Annotated[int, Field(ge=0, le=1024)] = 1
     dead_letter: str = "duemq.dlq"
@@ -46,10 +57,10 @@ class TopicSettings(Section):
         return name
 
 
-class ProxySettings(Section):
+class ProxySettings(SettingsSection):
     selection: Literal["by_key", "round_robin", "least_latency"] = "by_key"
 
 
-class ConsoleSettings(Section):
+class ConsoleSettings(SettingsSection):
     mask_payloads: Switch = True
     docs_url: Annotated[str, Field(max_length=500, pattern=r"^(https?://[!-~]+)?$")] = ""

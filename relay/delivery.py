@@ -11,7 +11,7 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Policy, Reject, RetryLater
 from duemq.model.destinations.destination import Destination, RetryRule
 from duemq.relay.base import MAX_DETAIL, Outlet, Reply, Result
-from duemq.relay.figures import Attempt, DestinationFigures
+from duemq.relay.figures import DestinationFigures, FailedDelivery
 from duemq.relay.throttle import Throttle
 
 Disable = Callable[[str, str], Awaitable[None]]
@@ -20,7 +20,7 @@ Disable = Callable[[str, str], Awaitable[None]]
 _DAY_MS = 86_400_000  # how long after its first attempt a message may be postponed without a retry; the longest hint
 
 
-class Refused(Reject):
+class OutletRefused(Reject):
     """The other side will never take the message."""
 
     reason = "rejected"
@@ -80,7 +80,7 @@ class Delivery:
         if accepted:
             self._figures.accepted(self._clock(), took_ms, message.origin.due_ms, reply.status)
         else:
-            self._note(message, reply, took_ms)
+            self._record(message, reply, took_ms)
             if tried:
                 self._figures.trouble = ""
             await self._refuse(message, reply, took_ms, now)
@@ -93,7 +93,7 @@ class Delivery:
             self._figures.trouble = f"closed until {when:%Y-%m-%dT%H:%M:%SZ}, when one message is tried, by {text}"
         match reply.result:
             case Result.REJECTED:
-                raise Refused(text)
+                raise OutletRefused(text)
             case Result.AWAY:
                 self._figures.trouble = text
                 raise Pause(text)
@@ -117,9 +117,9 @@ class Delivery:
             return Postponed(text, delay=wait)
         return RetryLater(text, delay=wait)
 
-    def _note(self, message: Message, reply: Reply, took_ms: float) -> None:
+    def _record(self, message: Message, reply: Reply, took_ms: float) -> None:
         detail = reply.detail[:MAX_DETAIL]
-        attempt = Attempt(self._clock(), message.id, message.attempt, round(took_ms), reply.status, detail)
+        attempt = FailedDelivery(self._clock(), message.id, message.attempt, round(took_ms), reply.status, detail)
         self._figures.refused(attempt, reply)
 
     # --- turns ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ _ATTEMPTS = 20  # kept for display
 _STATUSES = 50  # different answers counted separately
 
 
-class Attempt(NamedTuple):
+class FailedDelivery(NamedTuple):
     """An attempt that was not accepted: when (epoch ms), which message, how long it took, and the answer."""
 
     at: int
@@ -45,7 +45,7 @@ class DestinationFigures:
         """Answers by their one-word status, accepted ones included: up to `_STATUSES` words, the rest as `other`."""
         self.lateness, self.took = Histogram(), Histogram()
         self.last_accepted_at: int | None = None
-        self.attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS)
+        self.attempts: deque[FailedDelivery] = deque(maxlen=_ATTEMPTS)
         self.trouble = ""
         """A sentence that says why the last attempt to send failed."""
 
@@ -57,7 +57,7 @@ class DestinationFigures:
             self.lateness.add(max(now_ms - due_ms, 0))
         self.trouble = ""
 
-    def refused(self, attempt: Attempt, reply: Reply) -> None:
+    def refused(self, attempt: FailedDelivery, reply: Reply) -> None:
         self._count(reply.result, reply.status)
         self.attempts.append(attempt)
 

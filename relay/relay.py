@@ -33,7 +33,7 @@ _RENEW_SOON_S, _RENEW_S = 60.0, 6 * 3600.0  # Kafka forgets a group without memb
 _TIMEOUT_MARGIN_S = 0.1  # time-outs are checked 20 times a second
 
 
-class Declared(Protocol):
+class DeclaredDestinations(Protocol):
     """The declared destinations, as this process knows them."""
 
     @property
@@ -74,7 +74,7 @@ class Relay:
 
     def __init__(
         self,
-        declared: Declared,
+        declared: DeclaredDestinations,
         on_change: Callable[[Callable[[], None]], None],
         make_log: MakeLog,
         open_outlet: OpenOutlet,
@@ -238,7 +238,7 @@ class Relay:
     async def _work(self, work: _Work, loop: Loop) -> None:
         destination, credentials = work.declared
         outlet = self._open_outlet(destination, credentials)
-        well = asyncio.get_running_loop().call_later(_LONGEST_S, loop.note_success)
+        well = asyncio.get_running_loop().call_later(_LONGEST_S, loop.record_success)
         try:
             work.delivery = Delivery(destination, outlet, work.figures, self._clock, self._disable)
             options = self._options(destination, outlet)

@@ -6,10 +6,10 @@ from ipaddress import IPv4Network, IPv6Network
 
 from pydantic import field_validator
 
-from duemq.model.settings import Networks, Section, Switch, host_and_port, networks_of
+from duemq.model.settings import Networks, SettingsSection, Switch, host_and_port, networks_of
 
 
-class RelaySettings(Section):
+class RelaySettings(SettingsSection):
     """`enabled`: whether `duemq serve` relays. `listen`: metrics and probes of `duemq relay`. `private_networks`:
     networks that destinations may be in although they are private, link-local or loopback."""
 

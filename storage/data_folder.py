@@ -22,7 +22,7 @@ from duemq.model.errors import DiskFull, FolderRefused
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.model.topics.topic_names import OWN
-from duemq.storage.checkpoint.replica_swap import settle_all
+from duemq.storage.checkpoint.replica_swap import finish_replacements
 from duemq.storage.fsync import make_folder, write_durably
 
 # A cluster with a prefix has the second version: an older duemq would use the topics of another cluster.
@@ -253,7 +253,7 @@ def _tidy(path: Path) -> None:
     with translate_errors(path):
         if (path / SNAPSHOTS).exists():
             shutil.rmtree(path / SNAPSHOTS)
-    settle_all(path / "shards")
+    finish_replacements(path / "shards")
 
 
 def disk_bytes(path: Path) -> int:

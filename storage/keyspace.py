@@ -49,7 +49,7 @@ WHEN = Struct(">QQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LedgerPosition:
     """How far a store has followed the ledger. `ledger_offset`: the lowest possible offset of the next entry."""
 
     entry: Entry = START
@@ -59,5 +59,5 @@ class Position:
         return U64.pack(self.ledger_offset) + self.entry.encode()
 
     @staticmethod
-    def decode(raw: bytes) -> Position:
-        return Position(Entry.decode(raw[U64.size :]), U64.unpack_from(raw)[0])
+    def decode(raw: bytes) -> LedgerPosition:
+        return LedgerPosition(Entry.decode(raw[U64.size :]), U64.unpack_from(raw)[0])

@@ -7,14 +7,25 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from duemq.model.settings import KIB, MIB, ORIGIN, Duration, Percent, Section, Size, TopicPatterns, Words, duration
+from duemq.model.settings import (
+    KIB,
+    MIB,
+    ORIGIN,
+    Duration,
+    Percent,
+    SettingsSection,
+    Size,
+    TopicPatterns,
+    Words,
+    duration,
+)
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.object_store import is_object, wrong_uri
 
 _TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
-class StorageSettings(Section):
+class StorageSettings(SettingsSection):
     write_buffer_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
     cache_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
     flush_interval_s: Annotated[float, Field(gt=0, le=3600)] = 5
@@ -45,11 +56,11 @@ class StorageSettings(Section):
         return self
 
 
-class IndexSettings(Section):
+class IndexSettings(SettingsSection):
     topics: TopicPatterns = ()
 
 
-class DelayFileSettings(Section):
+class DelayFileSettings(SettingsSection):
     """See `TieringPolicy`."""
 
     seal_rows: Annotated[int, Field(ge=1)] = 5_000

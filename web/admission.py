@@ -97,7 +97,7 @@ class Admission:
                 return
             yield share
 
-    def note_body(self, share: Share, *, open_: bool) -> None:
+    def record_body(self, share: Share, *, open_: bool) -> None:
         if open_:
             self._bodies[share] = None
         else:
@@ -149,7 +149,7 @@ class Share:
         strangers.by_address[address] += 1
         self.address = address
 
-    def take_body(self, size: int) -> None:
+    def reserve_body(self, size: int) -> None:
         """Take a body of a known size: a small one may use the reserve."""
         self.take(size, small=size <= _SMALL_BYTES)
 
@@ -180,12 +180,12 @@ class Share:
         """Read the body within this: a TimeoutError means that it took too long, or was dropped."""
         self._body = asyncio.timeout(None if self.address is None else STRANGER_BODY_S)
         self.body_since = asyncio.get_running_loop().time()
-        self._admission.note_body(self, open_=True)
+        self._admission.record_body(self, open_=True)
         return self._body
 
     def end_body(self) -> None:
         """Drop the body, if it is incomplete."""
-        self._admission.note_body(self, open_=False)
+        self._admission.record_body(self, open_=False)
         if self._body is not None:
             self._body.reschedule(self.body_since)
 
@@ -194,7 +194,7 @@ class Share:
         self._admission.on_body_ended()
 
     def finish_body(self) -> None:
-        self._admission.note_body(self, open_=False)
+        self._admission.record_body(self, open_=False)
 
     def close(self) -> None:
         self._admission.requests -= self._requests

@@ -50,7 +50,7 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
     if taken_bytes > limit:
         raise _too_large(limit, code)
     share = share_of(request)
-    share.take_body(taken_bytes)
+    share.reserve_body(taken_bytes)
     if not getattr(getattr(request.receive, "__self__", None), "more_body", True):  # all of it came with the head
         return await _receive_body(request, limit, code, taken_bytes)
     async with body_under_way(share):

@@ -58,7 +58,7 @@ def url_of(listener: socket.socket, host: str = "", *, secure: bool = False) -> 
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class Stop(asyncio.Event):
+class ServerStop(asyncio.Event):
     """Set when the server must close. A server that `drains` notes the request at once, and the event is set later."""
 
     def __init__(self) -> None:
@@ -77,9 +77,9 @@ class Stop(asyncio.Event):
         super().set()
 
 
-def stop_on_signals() -> Stop:
+def stop_on_signals() -> ServerStop:
     """SIGTERM requests the stop; SIGINT stops without draining, because a person waits after Ctrl-C."""
-    stop, loop = Stop(), asyncio.get_running_loop()
+    stop, loop = ServerStop(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.ask)
     loop.add_signal_handler(signal.SIGINT, stop.set)
     return stop
@@ -90,7 +90,7 @@ async def serve_http(
     listener: socket.socket,
     url: str,
     grace_s: float,
-    stop: Stop,
+    stop: ServerStop,
     ready: Callable[[], Awaitable[object]],
     work: Callable[[asyncio.Event], Awaitable[None]],
     companion: Companion | None = None,

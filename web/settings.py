@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from duemq.model.settings import KIB, MIB, ORIGIN, Networks, Section, Size, Switch, Words, reader
+from duemq.model.settings import KIB, MIB, ORIGIN, Networks, SettingsSection, Size, Switch, Words, reader
 from duemq.model.timing import shown
 from duemq.tls.contexts import ClientAuth
 
@@ -19,7 +19,7 @@ def _keys(text: str) -> tuple[str, ...]:
     return tuple(key.strip() for key in text.split(","))  # an empty key is a variable without its secret
 
 
-class HttpSettings(Section):
+class HttpSettings(SettingsSection):
     api_keys: Annotated[tuple[str, ...], reader(_keys), Field(repr=False)] = ()
     access: Literal["auto", "keys"] = "auto"
     open: Switch = False

@@ -21,8 +21,8 @@ from duemq import __version__
 from duemq.model.readiness import SENTENCES, Readiness, Reason, ShardTrouble
 from duemq.web.body import header
 from duemq.web.connection.connections import DRAINING
+from duemq.web.json_response import JsonResponse
 from duemq.web.problem import problem, problem_response
-from duemq.web.reply import JsonResponse
 
 
 class StatusReport(Protocol):

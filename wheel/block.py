@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from duemq.wheel.errors import CountMismatch
+from duemq.wheel.count_mismatch import CountMismatch
 from duemq.wheel.slots import COARSER, Dues, Level
 
 

@@ -1,7 +1,7 @@
 """Reads one slot's rows into its finer slots, in parts, while adds and removes continue."""
 
 from duemq.wheel.block import Block
-from duemq.wheel.errors import CountMismatch
+from duemq.wheel.count_mismatch import CountMismatch
 from duemq.wheel.slots import Dues, Slot
 
 

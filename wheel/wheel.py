@@ -22,7 +22,7 @@ Pure: no clock and no IO. All times are epoch ms, all batches int64 arrays.
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from duemq.wheel.errors import CountMismatch
+from duemq.wheel.count_mismatch import CountMismatch
 from duemq.wheel.expansion import Expansion
 from duemq.wheel.slots import FINER, Dues, Leads, Level, Slot
 from duemq.wheel.trie import Trie
@@ -95,21 +95,21 @@ class Wheel:
         self._change(dues, -1)
 
     def take(self, dues: Dues, through: int) -> None:
-        """Counts out the rows delivered, shape (n,), and settles. CountMismatch as of `remove` and `settle`.
+        """Counts out the rows delivered, shape (n,), and settles. CountMismatch as of `remove` and `advance`.
 
         through: the ms that the cursor reached; rows of that ms may remain, so a slot can be taken in parts. If
             everything due at `now` was taken, it is `now + 1`.
         """
         self._change(dues, -1)
-        self._settle(through, dues)
+        self._advance(through, dues)
 
-    def settle(self, through: int) -> None:
+    def advance(self, through: int) -> None:
         """Verifies that no rows are left in slots that end before the ms `through`, and drops the blocks before it.
 
         Raises CountMismatch if rows are left: they were counted and never delivered, so the store lost them. Slots at
         or after `horizon()` are left to a later call.
         """
-        self._settle(through, None)
+        self._advance(through, None)
 
     def due(self, now: int) -> int:
         """Rows in the slots that end at or before the ms `now`, inclusive.
@@ -196,7 +196,7 @@ class Wheel:
         self._trie.change(dues, step)
         self._total += step * len(dues)
 
-    def _settle(self, through: int, dues: Dues | None) -> None:
+    def _advance(self, through: int, dues: Dues | None) -> None:
         bound = self._bound(through)
         if (slot := self._trie.leftover(bound)) is not None:
             # The rows taken in this call were counted in their slot, too.

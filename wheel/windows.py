@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Container, Mapping
 
-from duemq.wheel.errors import CountMismatch
+from duemq.wheel.count_mismatch import CountMismatch
 from duemq.wheel.slots import Level
 
 _FEW = 16

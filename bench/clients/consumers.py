@@ -15,7 +15,7 @@ _SHOWN_EVERY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class ConsumeCost:
     """The cost of one way from the first message to the last: seconds, and CPU seconds of the process."""
 
     count: int
@@ -46,8 +46,8 @@ class _Counter:
             self._ended = time.perf_counter(), time.process_time()
             self.done.set()
 
-    def result(self) -> Consumed:
-        return Consumed(self._count, self._ended[0] - self._began[0], self._ended[1] - self._began[1])
+    def result(self) -> ConsumeCost:
+        return ConsumeCost(self._count, self._ended[0] - self._began[0], self._ended[1] - self._began[1])
 
 
 def _plain(bootstrap: str, topic: str, group: str) -> Any:
@@ -57,7 +57,7 @@ def _plain(bootstrap: str, topic: str, group: str) -> Any:
     )  # fmt: skip
 
 
-async def by_getmany(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
+async def by_getmany(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> ConsumeCost:
     """aiokafka alone, the fastest way: a loop over `getmany`, with commits in the background."""
     counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
     await consumer.start()
@@ -71,7 +71,7 @@ async def by_getmany(link: WorkerLink, bootstrap: str, topic: str, group: str, c
     return counter.result()
 
 
-async def by_iterator(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
+async def by_iterator(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> ConsumeCost:
     """aiokafka alone, the way most programs use it: `async for record in consumer`."""
     counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
     await consumer.start()
@@ -87,7 +87,7 @@ async def by_iterator(link: WorkerLink, bootstrap: str, topic: str, group: str, 
 
 async def by_consumer(
     link: WorkerLink, bootstrap: str, topic: str, group: str, count: int, per_key: int | None
-) -> Consumed:
+) -> ConsumeCost:
     """duemq's consumer."""
     counter = _Counter(link, count)
     consumer = Consumer(group, bootstrap, ConsumerOptions(start="first", per_key=per_key))

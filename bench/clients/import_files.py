@@ -41,7 +41,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FilePlan:
     """`files` files of `rows` messages each, for the windows from `first_window` (its start, ms) on.
 
     Sequence numbers continue from file to file. `complete`: with all columns; unused ones are full of nulls.
@@ -76,7 +76,7 @@ class Plan:
         return np.asarray(self.window(number) + np.sort(drawn), np.int64)
 
 
-def write(plan: Plan, folder: Path, number: int) -> Path:
+def write(plan: FilePlan, folder: Path, number: int) -> Path:
     """Write one file of the plan; its path."""
     path, dues = plan.path(folder, number), plan.dues(number)
     columns = GeneratedColumns(plan.payload_bytes, (plan.seed, number, 1))
@@ -93,7 +93,7 @@ def write(plan: Plan, folder: Path, number: int) -> Path:
     return path
 
 
-def write_all(plan: Plan, folder: Path, processes: int = 2) -> Iterator[int]:
+def write_all(plan: FilePlan, folder: Path, processes: int = 2) -> Iterator[int]:
     """Write all files of the plan with several processes; yields the number of files after each one."""
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), os.nice, (5,)) as pool:

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 from duemq.bench.base.session import now_ms
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
 
 _AT_ONCE = 1000  # records per timestamp: a consumer returns them when all are decoded
 _LOOK_S = 0.2  # how soon a stop is noticed
@@ -19,7 +19,7 @@ _FETCH_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
-class Books:
+class RecordArrays:
     """Columns of the records read."""
 
     keep_ids: bool
@@ -37,9 +37,9 @@ class Books:
         if self.keep_ids:
             self.ids.extend([each["duemq-id"] for each in headers])
 
-    def received(self, breaks: int) -> Received:
+    def received(self, breaks: int) -> ReceivedRecords:
         at, partition, size = np.array(self.groups, np.float64).reshape(-1, 3).T
-        return Received(
+        return ReceivedRecords(
             seq=np.array([int(each) for each in self.seq], np.int64),
             due=np.array([int(each) for each in self.due], np.int64),
             at=np.repeat(at, size.astype(np.int64)),
@@ -57,7 +57,7 @@ class KafkaSource:
     bootstrap: str
     partitions: int
 
-    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
+    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> ReceivedRecords:
         """Read `topic` from its start until told to stop, then up to its last stable offset."""
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
@@ -70,7 +70,7 @@ class KafkaSource:
         try:
             places = [TopicPartition(topic, number) for number in range(self.partitions)]
             consumer.assign(places)
-            books, breaks = Books(keep_ids), 0
+            books, breaks = RecordArrays(keep_ids), 0
             while not link.stopped.is_set():
                 breaks += not await _take(consumer, books, link)
             ends = await consumer.end_offsets(places)
@@ -81,7 +81,7 @@ class KafkaSource:
             await consumer.stop()
 
 
-async def _take(consumer: Any, books: Books, link: WorkerLink) -> bool:
+async def _take(consumer: Any, books: RecordArrays, link: WorkerLink) -> bool:
     try:
         batches = await consumer.getmany(timeout_ms=int(_LOOK_S * 1000), max_records=_AT_ONCE)
     except KafkaError:

@@ -14,19 +14,19 @@ from duemq.bench.base.workers import WorkerLink
 
 
 @dataclass(frozen=True, slots=True)
-class LookedUp:
+class LookupTimes:
     """One row per look-up, in the order of the ids: whether the message was found scheduled, and the time (ms)."""
 
     scheduled: npt.NDArray[np.bool_]
     wait_ms: npt.NDArray[np.float64]
 
 
-async def get_singly(link: WorkerLink, url: str, ids: list[str]) -> LookedUp:
+async def get_singly(link: WorkerLink, url: str, ids: list[str]) -> LookupTimes:
     """One GET per id on one connection."""
     return await _look_up(link, url, [f"/v1/messages/{message}" for message in ids], _is_scheduled)
 
 
-async def find_singly(link: WorkerLink, url: str, keys: list[str]) -> LookedUp:
+async def find_singly(link: WorkerLink, url: str, keys: list[str]) -> LookupTimes:
     """One search per key on one connection, each for one message."""
     paths = [f"/v1/messages?key={quote(key)}&order=newest" for key in keys]
     return await _look_up(link, url, paths, _is_one_scheduled)
@@ -34,7 +34,7 @@ async def find_singly(link: WorkerLink, url: str, keys: list[str]) -> LookedUp:
 
 async def _look_up(
     link: WorkerLink, url: str, paths: list[str], is_scheduled: Callable[[dict[str, Any]], bool]
-) -> LookedUp:
+) -> LookupTimes:
     scheduled, wait = np.zeros(len(paths), np.bool_), np.zeros(len(paths))
     async with session(url, 1) as http:
         for row, path in enumerate(paths):
@@ -48,7 +48,7 @@ async def _look_up(
                 wait[row] = now_ms() - began
             scheduled[row] = answer.status == 200 and is_scheduled(orjson.loads(text))
             link.progress(row + 1)
-    return LookedUp(scheduled, wait)
+    return LookupTimes(scheduled, wait)
 
 
 def _is_scheduled(state: dict[str, Any]) -> bool:

@@ -31,7 +31,7 @@ _WAIT = "5s"
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedRecords:
     """All records read, in order, duplicates included.
 
     `seq`, `due` (epoch ms, from the record), `at` (epoch ms, when its answer was complete) and `partition` are arrays
@@ -77,14 +77,14 @@ class _Pages:
         self.raw[index] = (at_ms, b"", events)
         self.raw_bytes -= len(body)
 
-    def received(self, breaks: int) -> Received:
+    def received(self, breaks: int) -> ReceivedRecords:
         for index in range(len(self.raw)):
             if index not in self.parsed:
                 self.parse(index)
         pages = [self.parsed[index] for index in range(len(self.raw))]
         at = [np.full(len(page[0]), raw[0]) for page, raw in zip(pages, self.raw, strict=True)]
         columns = np.concatenate([np.zeros((0, 3), np.int64), *(columns for columns, _ in pages)])
-        return Received(
+        return ReceivedRecords(
             seq=columns[:, 0],
             due=columns[:, 1],
             at=np.concatenate([np.zeros(0), *at]),
@@ -202,7 +202,7 @@ class _Reader:
                     yield at_ms, whole + gap
 
 
-async def read(link: WorkerLink, url: str, topic: str, sse: bool = False, keep_ids: bool = False) -> Received:
+async def read(link: WorkerLink, url: str, topic: str, sse: bool = False, keep_ids: bool = False) -> ReceivedRecords:
     """Read `topic` from its start until told to stop, then the remaining records. Broken connections are replaced."""
     async with session(url, connections=1, timeout_s=30) as http:
         reader = _Reader(http, link, topic, _Pages(keep_ids))
@@ -211,12 +211,12 @@ async def read(link: WorkerLink, url: str, topic: str, sse: bool = False, keep_i
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSource:
+class HttpReader:
     """Reads records over the HTTP API: by long poll, or by server-sent events."""
 
     url: str
     sse: bool = False
 
-    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
+    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> ReceivedRecords:
         """Like the function `read`."""
         return await read(link, self.url, topic, self.sse, keep_ids)

@@ -14,13 +14,13 @@ import orjson
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients import import_files
-from duemq.bench.clients.import_files import WINDOW_MS, Plan
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.import_files import WINDOW_MS, FilePlan
+from duemq.bench.clients.reader import ReceivedRecords
 from duemq.bench.far import waiting
 from duemq.bench.far.stream import lateness_figures
 from duemq.bench.harness.harness import Harness
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 from duemq.bench.system.metrics import gauge
 from duemq.bench.system.system import SiteError, get
 from duemq.dev.servers.usage import holder
@@ -34,57 +34,61 @@ _NOT_COUNTED_MS = 2_000  # due so shortly before the end of the reading that it 
 _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 
 
-def import_windows(stage: Harness, *, count: int, days: float, deliver_s: float, link: bool = False) -> ScenarioOutcome:
+def import_windows(
+    harness: Harness, *, count: int, days: float, deliver_s: float, link: bool = False
+) -> ScenarioOutcome:
     """About `count` messages over `days` days, one file per half hour, are imported in one go.
 
     Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the next window (0: none). `link`:
     write files that duemq can link instead of copying.
     """
-    if stage.site.folder is None:
-        raise SiteError(f"the server at {stage.site.url} is not ours: it would not read the files from here")
-    before = stage.site.bill()
+    if harness.site.folder is None:
+        raise SiteError(f"the server at {harness.site.url} is not ours: it would not read the files from here")
+    before = harness.site.bill()
     files = max(round(days * 86_400_000 / WINDOW_MS), 2)
     first = int(now_ms() + (_SPARE_S + count / _FEWEST_PER_S) * 1000) // WINDOW_MS * WINDOW_MS + WINDOW_MS
-    rows, setup = max(count // files, 1), stage.setup
-    plan = Plan(first, files, rows, stage.topic, setup.payload_bytes, setup.seed, complete=link)
-    folder = Path(tempfile.mkdtemp(prefix="duemq-bench-files-", dir=stage.site.folder.parent))
+    rows, setup = max(count // files, 1), harness.setup
+    plan = FilePlan(first, files, rows, harness.topic, setup.payload_bytes, setup.seed, complete=link)
+    folder = Path(tempfile.mkdtemp(prefix="duemq-bench-files-", dir=harness.site.folder.parent))
     try:
-        figures, notes = _import_file(stage, plan, folder, link)
+        figures, notes = _import_file(harness, plan, folder, link)
     finally:
         shutil.rmtree(folder)
     number = max(-((first - int(now_ms() + _CHANGES_S * 1000)) // WINDOW_MS), 0)
-    ids = _ids(stage, plan, 2 * _SINGLES + _BULK, number)
-    figures += waiting.restart(stage, ids)
-    figures += (vital("missing", "of 500 looked up after kill -9, not there", stage.missing(ids)),)
-    figures += waiting.changes(stage, waiting.sample(ids, _SINGLES, _BULK, stage.setup.seed))
+    ids = _ids(harness, plan, 2 * _SINGLES + _BULK, number)
+    figures += waiting.restart(harness, ids)
+    figures += (vital("missing", "of 500 looked up after kill -9, not there", harness.missing(ids)),)
+    figures += waiting.changes(harness, waiting.sample(ids, _SINGLES, _BULK, harness.setup.seed))
     if deliver_s and now_ms() < plan.window(number) and number < files:
-        figures += _read_window(stage, plan, number, deliver_s)
+        figures += _read_window(harness, plan, number, deliver_s)
     elif deliver_s:
         notes += ("no window was left to be read as it was delivered",)
-    return ScenarioOutcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
+    return ScenarioOutcome((*figures, *shared_figures.cost_figures(harness, before, plan.count)), notes)
 
 
-def _import_file(stage: Harness, plan: Plan, folder: Path, link: bool) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+def _import_file(
+    harness: Harness, plan: FilePlan, folder: Path, link: bool
+) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
     began = time.monotonic()
-    with stage.screen.phase("writing files", plan.files) as advance:
+    with harness.screen.phase("writing files", plan.files) as advance:
         for done in import_files.write_all(plan, folder):
             advance(done)
     written_s = time.monotonic() - began
     size = sum(path.stat().st_size for path in folder.iterdir())
-    stage.site.stop()
-    stage.site.start({"delay_files.import_from": str(folder)})
-    empty = stage.site.bill() or ()
-    imported_s = _run(stage, plan, folder, link)
-    quiet = stage.settle(180 + plan.count / _FEWEST_PER_S)
-    disk, bill_at_rest = stage.site.disk_bytes() or math.nan, stage.site.bill() or ()
+    harness.site.stop()
+    harness.site.start({"delay_files.import_from": str(folder)})
+    empty = harness.site.bill() or ()
+    imported_s = _run(harness, plan, folder, link)
+    quiet = harness.wait_until_quiet(180 + plan.count / _FEWEST_PER_S)
+    disk, bill_at_rest = harness.site.disk_bytes() or math.nan, harness.site.bill() or ()
     return (
         Figure("written_rate", "rows written to files beforehand", plan.count / written_s, "msg/s"),
         Figure("source_b", "  bytes per message in these files", size / plan.count, "B"),
         Figure("import_s", "importing took", imported_s, "s"),
         Figure("import_rate", "  imported", plan.count / imported_s, "msg/s"),
-        vital("not_pending", "imported, but not pending", plan.count - _pending(stage)),
-        *waiting.far_figures(stage),
-        Figure("rss_settled_mib", "server memory, settled", holder(bill_at_rest).rss_bytes / parts.MIB, "MiB"),
+        vital("not_pending", "imported, but not pending", plan.count - _pending(harness)),
+        *waiting.far_figures(harness),
+        Figure("rss_settled_mib", "server memory, settled", holder(bill_at_rest).rss_bytes / shared_figures.MIB, "MiB"),
         Figure("rss_grown_mib", "  growth", _growth(holder(empty).rss_bytes, holder(bill_at_rest).rss_bytes), "MiB"),
         Figure("disk_b", "disk per message, settled", disk / plan.count, "B"),
         Figure("disk_ratio", "  by payload bytes", disk / plan.count / plan.payload_bytes, "x"),
@@ -92,19 +96,19 @@ def _import_file(stage: Harness, plan: Plan, folder: Path, link: bool) -> tuple[
 
 
 def _growth(before: int, after: int) -> float:
-    return (after - before) / parts.MIB
+    return (after - before) / shared_figures.MIB
 
 
-def _run(stage: Harness, plan: Plan, folder: Path, link: bool) -> float:
+def _run(harness: Harness, plan: FilePlan, folder: Path, link: bool) -> float:
     """Run `duemq import` on all files; returns the seconds until all are imported. Raises SiteError with its output."""
-    command = [sys.executable, "-P", "-c", _START, "import", "--url", stage.site.url, *["--link"][:link], str(folder)]
+    command = [sys.executable, "-P", "-c", _START, "import", "--url", harness.site.url, *["--link"][:link], str(folder)]
     began = time.monotonic()
-    with tempfile.TemporaryFile() as output, stage.screen.phase("importing", plan.count) as advance:
+    with tempfile.TemporaryFile() as output, harness.screen.phase("importing", plan.count) as advance:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         try:
             while process.poll() is None:
-                advance(_pending(stage))
-                stage.site.bill()
+                advance(_pending(harness))
+                harness.site.bill()
                 time.sleep(_LOOK_EVERY_S)
         finally:
             process.kill()
@@ -117,11 +121,11 @@ def _run(stage: Harness, plan: Plan, folder: Path, link: bool) -> float:
     return took_s
 
 
-def _pending(stage: Harness) -> int:
-    return int(gauge(stage.site.url, "duemq_pending_messages") or 0)
+def _pending(harness: Harness) -> int:
+    return int(gauge(harness.site.url, "duemq_pending_messages") or 0)
 
 
-def _ids(stage: Harness, plan: Plan, count: int, untouched: int) -> list[str]:
+def _ids(harness: Harness, plan: FilePlan, count: int, untouched: int) -> list[str]:
     """Ids of imported messages from many windows, except those up to `untouched`, which is delivered unchanged."""
     random = np.random.default_rng(plan.seed)
     if untouched + 1 >= plan.files:
@@ -129,12 +133,12 @@ def _ids(stage: Harness, plan: Plan, count: int, untouched: int) -> list[str]:
     numbers = random.permutation(np.arange(untouched + 1, plan.files))[:_WINDOWS_ASKED].tolist()
     each = -(-count // len(numbers))
     ids: dict[str, None] = {}
-    with stage.screen.phase("asking for ids", len(numbers)) as advance:
+    with harness.screen.phase("asking for ids", len(numbers)) as advance:
         for done, number in enumerate(numbers, 1):
             rows = plan.dues(number)
             place = int(random.integers(0, max(len(rows) - each, 1)))
             query = {"topic": plan.topic, "due_from": int(rows[place]), "due_to": plan.window(number + 1)}
-            status, body = get(stage.site.url, "/v1/messages?" + urlencode(query | {"limit": min(each, 1000)}))
+            status, body = get(harness.site.url, "/v1/messages?" + urlencode(query | {"limit": min(each, 1000)}))
             if status != 200:
                 raise SiteError(f"asked for a list of imported messages: HTTP {status} {body[:200]!r}")
             ids.update((message["id"], None) for message in orjson.loads(body)["messages"])
@@ -142,10 +146,10 @@ def _ids(stage: Harness, plan: Plan, count: int, untouched: int) -> list[str]:
     return list(ids)
 
 
-def _read_window(stage: Harness, plan: Plan, number: int, seconds: float) -> tuple[Figure, ...]:
+def _read_window(harness: Harness, plan: FilePlan, number: int, seconds: float) -> tuple[Figure, ...]:
     """The beginning of a window, read while it is delivered, and compared with its file."""
-    reader = stage.reader()
-    stage.sleep_until(plan.window(number) + seconds * 1000, "until a window has been delivered for a while")
+    reader = harness.reader()
+    harness.sleep_until(plan.window(number) + seconds * 1000, "until a window has been delivered for a while")
     counted_until = now_ms() - _NOT_COUNTED_MS
     reader.stop()
     received = reader.result()
@@ -154,7 +158,7 @@ def _read_window(stage: Harness, plan: Plan, number: int, seconds: float) -> tup
     return (*judged(plan, number, received, counted_until), *lateness_figures("file_late", "  lateness", late))
 
 
-def judged(plan: Plan, number: int, received: Received, counted_until_ms: float) -> tuple[Figure, ...]:
+def judged(plan: FilePlan, number: int, received: ReceivedRecords, counted_until_ms: float) -> tuple[Figure, ...]:
     """The records read from file `number`, compared with those due by then; of earlier files only errors."""
     dues = np.concatenate([plan.dues(each) for each in range(number + 1)])
     first = number * plan.rows

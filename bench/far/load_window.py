@@ -4,12 +4,12 @@ import math
 import time
 
 from duemq.bench.base.session import now_ms
-from duemq.bench.clients.load import SendWindow
-from duemq.bench.far.stream import Stream, during, joined, lateness_figures, ratio
+from duemq.bench.clients.send import SendWindow
+from duemq.bench.far.stream import LoadStream, during, joined, lateness_figures, ratio
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import Tally
+from duemq.bench.harness.tally import Tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 from duemq.bench.system import delay_files
 from duemq.bench.system.delay_files import Span, Work
 from duemq.bench.system.system import SiteError
@@ -22,38 +22,38 @@ _START_S = 5.0
 _AROUND_MS = 1_000.0  # margin around a span that does not count as quiet
 
 
-def load(stage: Harness, *, count: int, rate: float) -> ScenarioOutcome:
+def load(harness: Harness, *, count: int, rate: float) -> ScenarioOutcome:
     """`count` messages for one window half an hour ahead are sealed, then loaded, each while `rate` messages/s are due.
 
     In between is a kill -9, after which the server loads earlier, so that the bench need not wait for the window.
     """
-    folder = stage.site.folder
+    folder = harness.site.folder
     if folder is None:
-        raise SiteError(f"the server at {stage.site.url} is not ours: its delay files cannot be seen")
+        raise SiteError(f"the server at {harness.site.url} is not ours: its delay files cannot be seen")
     patience_s = 60 + count / _FEWEST_PER_S
     # Two windows after the sealing one: the first far window.
     window = int(now_ms() + patience_s * 1000) // WINDOW_MS * WINDOW_MS + 2 * WINDOW_MS
-    before = stage.site.bill()
-    sent = stage.fill(stage.job(count, SendWindow(window, window + WINDOW_MS), max(count // _IDS, 1)), "filling")
-    stream = Stream(stage, "sealing", rate)
-    sealed = _watch(stage, "seal", patience_s)
-    stage.sleep_until(now_ms() + _AROUND_MS, "sealed")
+    before = harness.site.bill()
+    sent = harness.fill(harness.job(count, SendWindow(window, window + WINDOW_MS), max(count // _IDS, 1)), "filling")
+    stream = LoadStream(harness, "sealing", rate)
+    sealed = _watch(harness, "seal", patience_s)
+    harness.sleep_until(now_ms() + _AROUND_MS, "sealed")
     first = stream.end()
-    disk, files = stage.site.disk_bytes(), delay_files.look(folder).files
-    stage.site.bill()
-    stage.site.kill()
+    disk, files = harness.site.disk_bytes(), delay_files.counts(folder).files
+    harness.site.bill()
+    harness.site.kill()
     load_at_ms = now_ms() + (_START_S + _QUIET_S) * 1000
     ahead_ms = int(window - load_at_ms)
-    stage.site.start(
+    harness.site.start(
         {"delay_files.load_ahead": str(ahead_ms), "delay_files.seal_windows": str(ahead_ms // WINDOW_MS + 1)}
     )
-    stream = Stream(stage, "loading", rate)
-    loaded = _watch(stage, "load", _START_S + _QUIET_S + patience_s)
-    stage.sleep_until(now_ms() + _QUIET_S * 1000, "loaded")
+    stream = LoadStream(harness, "loading", rate)
+    loaded = _watch(harness, "load", _START_S + _QUIET_S + patience_s)
+    harness.sleep_until(now_ms() + _QUIET_S * 1000, "loaded")
     second = stream.end()
     counts = joined(first, second)
-    left = delay_files.look(folder).files
-    cost = parts.cost_figures(stage, before, sent.accepted + counts.accepted)
+    left = delay_files.counts(folder).files
+    cost = shared_figures.cost_figures(harness, before, sent.accepted + counts.accepted)
     figures = (
         Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),
         Figure("seal_s", "sealing took", sealed.seconds, "s"),
@@ -61,29 +61,29 @@ def load(stage: Harness, *, count: int, rate: float) -> ScenarioOutcome:
         Figure("load_s", "loading took", loaded.seconds, "s"),
         Figure("load_rate", "  loaded", sent.accepted / loaded.seconds, "msg/s"),
         *_lateness(counts, sealed, loaded),
-        *parts.count_figures(counts),
-        vital("missing", "sealed and loaded, not there", stage.missing(sent.ids)),
+        *shared_figures.count_figures(counts),
+        vital("missing", "sealed and loaded, not there", harness.missing(sent.ids)),
         vital("not_sealed", "windows that were not sealed", int(files == 0)),
         vital("not_loaded", "delay files left after the load", left),
         Figure("disk_b", "disk per message, sealed", (disk or math.nan) / max(sent.accepted, 1), "B"),
         *cost,
     )
-    return ScenarioOutcome(figures, parts.notes(sent, cost), parts.lateness_trace(second))
+    return ScenarioOutcome(figures, shared_figures.notes(sent, cost), shared_figures.lateness_trace(second))
 
 
-def _watch(stage: Harness, work: Work, within_s: float) -> Span:
+def _watch(harness: Harness, work: Work, within_s: float) -> Span:
     """When this work happened. Raises SiteError if it does not happen."""
 
     def meanwhile() -> None:
-        stage.hear()
-        stage.site.bill()  # its process counts towards the server's memory
+        harness.hear()
+        harness.site.bill()  # its process counts towards the server's memory
 
-    assert stage.site.folder is not None
-    with stage.screen.phase(f"delivering, while a window is to {work}", 1):
-        span = delay_files.watch(stage.site.folder, work, within_s, meanwhile)
+    assert harness.site.folder is not None
+    with harness.screen.phase(f"delivering, while a window is to {work}", 1):
+        span = delay_files.watch(harness.site.folder, work, within_s, meanwhile)
         end = time.monotonic() + _AROUND_MS / 1000
         while time.monotonic() < end:
-            stage.hear()
+            harness.hear()
             time.sleep(0.1)
     if span is None:
         raise SiteError(f"no window to {work} appeared within {within_s:.0f} s")

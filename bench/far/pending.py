@@ -1,11 +1,11 @@
 """`pending`: very many messages that wait for weeks: the cost of each, a restart, look-ups and cancels."""
 
 from duemq.bench.base.session import now_ms
-from duemq.bench.clients.load import SendWindow
+from duemq.bench.clients.send import SendWindow
 from duemq.bench.far import waiting
 from duemq.bench.harness.harness import Harness
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 from duemq.dev.servers.usage import Bill, holder
 
 _IDS = 25_000
@@ -14,42 +14,44 @@ _LOOKED_UP_AGAIN = 500
 _FEWEST_SEALED_PER_S = 20_000
 
 
-def pending(stage: Harness, *, count: int, ahead_h: float, days: float) -> ScenarioOutcome:
+def pending(harness: Harness, *, count: int, ahead_h: float, days: float) -> ScenarioOutcome:
     """`count` messages due within `days` days from `ahead_h` hours ahead on.
 
     They are measured after sealing and compaction; then kill -9, a start, and look-ups and cancels.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
-    before = stage.site.bill()
-    job = stage.job(count, SendWindow(low, low + int(days * 86_400_000)), max(count // _IDS, 1))
-    sent = stage.fill(job, "filling")
-    filled = stage.site.bill()
-    spent = parts.cost_figures(stage, before, sent.accepted)
-    quiet = stage.settle(180 + count / _FEWEST_SEALED_PER_S)
-    disk, bill_at_rest = stage.site.disk_bytes(), stage.site.bill()
+    before = harness.site.bill()
+    job = harness.job(count, SendWindow(low, low + int(days * 86_400_000)), max(count // _IDS, 1))
+    sent = harness.fill(job, "filling")
+    filled = harness.site.bill()
+    spent = shared_figures.cost_figures(harness, before, sent.accepted)
+    quiet = harness.wait_until_quiet(180 + count / _FEWEST_SEALED_PER_S)
+    disk, bill_at_rest = harness.site.disk_bytes(), harness.site.bill()
     figures: tuple[Figure, ...] = (Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),)
-    figures += waiting.far_figures(stage)
+    figures += waiting.far_figures(harness)
     if before is not None and filled is not None and bill_at_rest is not None and disk is not None:
         each = max(sent.accepted, 1)
         figures += (
-            Figure("rss_settled_mib", "server memory, settled", holder(bill_at_rest).rss_bytes / parts.MIB, "MiB"),
+            Figure(
+                "rss_settled_mib", "server memory, settled", holder(bill_at_rest).rss_bytes / shared_figures.MIB, "MiB"
+            ),
             Figure("rss_b", "  growth per message", _growth(before, bill_at_rest) / each, "B"),
             Figure("rss_full_b", "  growth per message right after filling", _growth(before, filled) / each, "B"),
             Figure("disk_b", "disk per message, settled", disk / each, "B"),
-            Figure("disk_ratio", "  by payload bytes", disk / each / stage.setup.payload_bytes, "x"),
+            Figure("disk_ratio", "  by payload bytes", disk / each / harness.setup.payload_bytes, "x"),
         )
-    figures += waiting.restart(stage, sent.ids)
-    missing = stage.missing(sent.ids, _LOOKED_UP_AGAIN)
+    figures += waiting.restart(harness, sent.ids)
+    missing = harness.missing(sent.ids, _LOOKED_UP_AGAIN)
     figures += (vital("missing", f"of {_LOOKED_UP_AGAIN:,} looked up after kill -9, not there", missing),)
-    figures += waiting.changes(stage, waiting.sample(sent.ids, _SINGLES, _BULK, stage.setup.seed))
-    cost = parts.cost_figures(stage, before, sent.accepted)
+    figures += waiting.changes(harness, waiting.sample(sent.ids, _SINGLES, _BULK, harness.setup.seed))
+    cost = shared_figures.cost_figures(harness, before, sent.accepted)
     whole = {figure.key: figure for figure in cost}
     # CPU is that of filling: the later steps are not per message.
     figures += tuple(figure if figure.key.startswith("cpu") else whole[figure.key] for figure in spent)
-    notes = parts.notes(sent, cost)
+    notes = shared_figures.notes(sent, cost)
     if not quiet:
         notes = ("the data folder never came to rest: its size is a snapshot", *notes)
-    return ScenarioOutcome(figures, notes, parts.request_trace(sent))
+    return ScenarioOutcome(figures, notes, shared_figures.request_trace(sent))
 
 
 def _growth(before: Bill, after: Bill) -> int:

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.clients.send import SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import Tally, spread, tally
+from duemq.bench.harness.tally import Tally, spread, tally
 from duemq.bench.report.figures import Figure
 from duemq.bench.system.delay_files import Span
 
@@ -16,21 +16,23 @@ _SOON = SendWindow(500, 3_000)
 _LASTS_S = 3_600.0
 
 
-class Stream:
-    """Sends and reads from its creation until `end`. The stage has to be polled in between."""
+class LoadStream:
+    """Sends and reads from its creation until `end`. The harness has to be polled in between."""
 
-    def __init__(self, stage: Harness, name: str, rate: float) -> None:
-        self._stage, self._topic = stage, f"{stage.topic}.{name}"
-        stage.site.create_topic(self._topic)
-        self._reader = stage.read(self._topic)
-        job = replace(stage.job(int(rate * _LASTS_S), _SOON), topic=self._topic)
-        self._sender = stage.spawn(send_steadily, job, rate)
+    def __init__(self, harness: Harness, name: str, rate: float) -> None:
+        self._harness, self._topic = harness, f"{harness.topic}.{name}"
+        harness.site.create_topic(self._topic)
+        self._reader = harness.read(self._topic)
+        job = replace(harness.job(int(rate * _LASTS_S), _SOON), topic=self._topic)
+        self._sender = harness.spawn(send_steadily, job, rate)
 
     def end(self) -> Tally:
         """Stop sending, and wait for the remaining deliveries."""
         self._sender.stop()
         sent = self._sender.result()
-        received = self._stage.finish(self._reader, sent.accepted, float(sent.dues.max(initial=0)), "reading the rest")
+        received = self._harness.finish(
+            self._reader, sent.accepted, float(sent.dues.max(initial=0)), "reading the rest"
+        )
         return tally(sent, received)
 
 

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
-from duemq.bench.clients.lookups import LookedUp, get_singly
-from duemq.bench.far.stream import Stream, during, lateness_figures
+from duemq.bench.clients.lookups import LookupTimes, get_singly
+from duemq.bench.far.stream import LoadStream, during, lateness_figures
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread
+from duemq.bench.harness.tally import spread
 from duemq.bench.report.figures import Figure, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 from duemq.bench.system import delay_files
 from duemq.bench.system.delay_files import Span
 from duemq.bench.system.metrics import gauge
@@ -26,7 +26,7 @@ _SHOWN = (("p50", "p50"), ("p99", "p99"), ("max", "max"))
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class WaitingSample:
     """Ids of waiting messages for each operation; no id is in two of them."""
 
     looked_up: list[str]
@@ -34,54 +34,54 @@ class Sample:
     in_bulk: list[str]
 
 
-def sample(ids: list[str], singles: int, bulk: int, seed: int) -> Sample:
+def sample(ids: list[str], singles: int, bulk: int, seed: int) -> WaitingSample:
     """Random ids; fewer of each kind if there are not enough."""
     real_ids = np.array([each for each in ids if each])
     drawn = np.random.default_rng(seed).permutation(real_ids).tolist()
     share = min(1.0, len(drawn) / (2 * singles + bulk))
     one, many = int(singles * share), int(bulk * share)
-    return Sample(drawn[:one], drawn[one : 2 * one], drawn[2 * one : 2 * one + many])
+    return WaitingSample(drawn[:one], drawn[one : 2 * one], drawn[2 * one : 2 * one + many])
 
 
-def far_figures(stage: Harness) -> tuple[Figure, ...]:
+def far_figures(harness: Harness) -> tuple[Figure, ...]:
     """Figures of the messages in delay files; none for a foreign site."""
-    if stage.site.folder is None:
+    if harness.site.folder is None:
         return ()
-    files = delay_files.look(stage.site.folder).files
-    sealed = gauge(stage.site.url, "duemq_sealed_messages")
+    files = delay_files.counts(harness.site.folder).files
+    sealed = gauge(harness.site.url, "duemq_sealed_messages")
     figures = (Figure("far_files", "delay files", files),)
     return figures if sealed is None else (Figure("far_messages", "messages in delay files", sealed), *figures)
 
 
-def restart(stage: Harness, ids: list[str]) -> tuple[Figure, ...]:
+def restart(harness: Harness, ids: list[str]) -> tuple[Figure, ...]:
     """kill -9 and start again, with its duration. Does nothing for a foreign site."""
-    if not stage.site.own:
+    if not harness.site.own:
         return ()
-    stage.site.bill()
-    stage.site.kill()
+    harness.site.bill()
+    harness.site.kill()
     began = time.monotonic()
-    with stage.screen.phase("starting again after kill -9", 1):
-        ready_s = stage.site.start()
-        found_s = time.monotonic() - began if stage.missing(ids[-1:]) == 0 else math.nan
+    with harness.screen.phase("starting again after kill -9", 1):
+        ready_s = harness.site.start()
+        found_s = time.monotonic() - began if harness.missing(ids[-1:]) == 0 else math.nan
     return (
         Figure("ready_s", "kill -9 to ready", ready_s, "s"),
         Figure("serving_s", "kill -9 to a known message read", found_s, "s"),
     )
 
 
-def changes(stage: Harness, chosen: Sample) -> tuple[Figure, ...]:
+def changes(harness: Harness, chosen: WaitingSample) -> tuple[Figure, ...]:
     """Look up, cancel one by one and cancel in bulk, during a stream of 200 messages/s that are due soon."""
-    stream = Stream(stage, "beside", _STREAM_PER_S)
-    stage.sleep_until(now_ms() + _ALONE_S * 1000, "the stream alone")
+    stream = LoadStream(harness, "beside", _STREAM_PER_S)
+    harness.sleep_until(now_ms() + _ALONE_S * 1000, "the stream alone")
     began = now_ms()
-    lookups: LookedUp = stage.wait(
-        stage.spawn(get_singly, stage.site.url, chosen.looked_up), "look-ups", len(chosen.looked_up)
+    lookups: LookupTimes = harness.wait(
+        harness.spawn(get_singly, harness.site.url, chosen.looked_up), "look-ups", len(chosen.looked_up)
     )
-    worker = stage.spawn(cancels.cancel_singly, stage.site.url, chosen.cancelled, None, 1)
-    single = stage.wait(worker, "single cancels", len(chosen.cancelled))
+    worker = harness.spawn(cancels.cancel_singly, harness.site.url, chosen.cancelled, None, 1)
+    single = harness.wait(worker, "single cancels", len(chosen.cancelled))
     one_by_one = Span(began, now_ms())
-    many = stage.spawn(cancels.cancel_many, stage.site.url, chosen.in_bulk, _BATCH, _LANES, True)
-    bulk = stage.wait(many, "bulk cancels", len(chosen.in_bulk))
+    many = harness.spawn(cancels.cancel_many, harness.site.url, chosen.in_bulk, _BATCH, _LANES, True)
+    bulk = harness.wait(many, "bulk cancels", len(chosen.in_bulk))
     ended_ms = float((bulk.asked_ms + bulk.wait_ms).max(initial=one_by_one.ended_ms))
     in_bulk = Span(float(bulk.asked_ms.min(initial=ended_ms, where=bulk.asked_ms > 0)), ended_ms)
     counts = stream.end()
@@ -96,7 +96,7 @@ def changes(stage: Harness, chosen: Sample) -> tuple[Figure, ...]:
         Figure("answered_202", "cancels answered 202 pending at first", single.pending + bulk.pending),
         *lateness_figures("beside", "due at the same time, lateness", late[during(counts, [one_by_one])]),
         *lateness_figures("beside_bulk", "due during bulk cancels, lateness", late[during(counts, [in_bulk])]),
-        *parts.count_figures(counts),
+        *shared_figures.count_figures(counts),
     )
 
 

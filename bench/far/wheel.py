@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from duemq.bench.harness.progress_bar import Advance, Screen
+from duemq.bench.harness.progress_bar import Advance, ProgressScreen
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.wheel.wheel import Wheel
 
@@ -51,7 +51,7 @@ class _Clock:
         self.calls[call] += 1
         self.messages[call] += messages
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Does nothing: the clock measures only around calls."""
 
 
@@ -69,12 +69,12 @@ class _Scales:
         yield
         self.beside = max(self.beside, tracemalloc.get_traced_memory()[1] - before)
 
-    def look(self) -> None:
+    def read(self) -> None:
         snapshot = tracemalloc.take_snapshot().filter_traces(self._own)
         self.wheel_bytes = max(self.wheel_bytes, sum(trace.size for trace in snapshot.traces))
 
 
-def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
+def wheel(screen: ProgressScreen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
     """`count` messages due within 30 minutes are counted in, and delivered as time passes, while as many are added for
     the next 30 minutes: `count` are pending all the time. Once by the clock, once with all allocations traced.
 
@@ -117,7 +117,7 @@ def _play(count: int, tick_ms: int, gauge: _Clock | _Scales, advance: Advance) -
             wheel.add(dues)
         advance(number * per_tick)
         if number % _LOOK_EVERY == 0:
-            gauge.look()
+            gauge.read()
     wrong = 0
     for number, now in enumerate(ticks):
         dues = now + _WINDOW_MS + random.integers(0, tick_ms, per_tick)
@@ -126,7 +126,7 @@ def _play(count: int, tick_ms: int, gauge: _Clock | _Scales, advance: Advance) -
             wheel.add(dues)
         _expand(wheel, store, now + tick_ms - 1, gauge)
         if number % _LOOK_EVERY == 0:
-            gauge.look()
+            gauge.read()
         rows = store.rows(now, now + tick_ms)
         with gauge.around("due"):
             due = wheel.due(now + tick_ms - 1)

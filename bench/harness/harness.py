@@ -12,10 +12,10 @@ import orjson
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.base.workers import BenchWorker, WorkerLink
-from duemq.bench.clients import load
-from duemq.bench.clients.load import Job, SendWindow, SentMessages
-from duemq.bench.clients.reader import Received
-from duemq.bench.harness.progress_bar import Screen
+from duemq.bench.clients import send
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import SendJob, SendWindow, SentMessages
+from duemq.bench.harness.progress_bar import ProgressScreen
 from duemq.bench.system import delay_files
 from duemq.bench.system.server import EmbeddedServer
 from duemq.bench.system.system import LAYOUTS, Site, SiteError, SystemLayout, get
@@ -36,7 +36,7 @@ class Setup:
     given.
 
     `on`: embedded, kafka or kafka3; `shards` and `nodes`: of the started system, None for the default; `settings`: its
-    other settings, by `section.key`. `traced`: see `Job`.
+    other settings, by `section.key`. `traced`: see `SendJob`.
     """
 
     url: str | None = None
@@ -69,7 +69,7 @@ def layout(setup: Setup) -> SystemLayout:
 class Harness:
     """A context manager around one run: entered, the site accepts messages; left, it and all workers have ended."""
 
-    def __init__(self, setup: Setup, screen: Screen) -> None:
+    def __init__(self, setup: Setup, screen: ProgressScreen) -> None:
         self.setup, self.screen = setup, screen
         self.site = _site(setup)
         self.topic = f"bench.{secrets.token_hex(6)}"
@@ -96,10 +96,10 @@ class Harness:
 
     def job(
         self, count: int, window: SendWindow, keep_every: int = 0, *, keyed: bool = False, labelled: bool = False
-    ) -> Job:
+    ) -> SendJob:
         """The messages to send to this run's topic."""
         setup = self.setup
-        return Job(
+        return SendJob(
             self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every,
             keyed=keyed, labelled=labelled, traced=setup.traced,
         )  # fmt: skip
@@ -107,7 +107,7 @@ class Harness:
     def spawn(
         self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
     ) -> BenchWorker[R]:
-        """Start a process; it ends with the stage."""
+        """Start a process; it ends with the harness."""
         worker = BenchWorker(job, *args, **kwargs)
         self._workers.append(worker)
         return worker
@@ -125,19 +125,19 @@ class Harness:
         for worker in self._workers:
             worker.poll()
 
-    def fill(self, job: Job, text: str, batch: int = 1000, connections: int = 4) -> SentMessages:
+    def fill(self, job: SendJob, text: str, batch: int = 1000, connections: int = 4) -> SentMessages:
         """Send all of a job as fast as the server accepts it."""
-        return self.wait(self.spawn(load.fill, job, batch, connections), text, job.count)
+        return self.wait(self.spawn(send.fill, job, batch, connections), text, job.count)
 
-    def reader(self, keep_ids: bool = False) -> BenchWorker[Received]:
+    def reader(self, keep_ids: bool = False) -> BenchWorker[ReceivedRecords]:
         """Start the consumer of this run's topic."""
         return self.read(self.topic, keep_ids)
 
-    def read(self, topic: str, keep_ids: bool = False) -> BenchWorker[Received]:
+    def read(self, topic: str, keep_ids: bool = False) -> BenchWorker[ReceivedRecords]:
         """Start a consumer of any topic."""
         return self.spawn(self.site.source.read, topic, keep_ids)
 
-    def watch(self, reader: BenchWorker[Received], text: str, total: int, until: Callable[[], bool]) -> None:
+    def watch(self, reader: BenchWorker[ReceivedRecords], text: str, total: int, until: Callable[[], bool]) -> None:
         """Show the reader's count until the condition holds. Raises WorkerError if the reader died."""
         with self.screen.phase(text, total) as advance:
             while not until():
@@ -148,8 +148,8 @@ class Harness:
                 self.hear()
 
     def finish(
-        self, reader: BenchWorker[Received], expected: int, last_due_ms: float, text: str = "reading"
-    ) -> Received:
+        self, reader: BenchWorker[ReceivedRecords], expected: int, last_due_ms: float, text: str = "reading"
+    ) -> ReceivedRecords:
         """Wait for everything expected, and a little longer for duplicates; returns the records read."""
         last_count, moved_at = -1, time.monotonic()
 
@@ -182,7 +182,7 @@ class Harness:
                 time.sleep(1)
                 self.hear()
 
-    def settle(self, within_s: float = 180.0) -> bool:
+    def wait_until_quiet(self, within_s: float = 180.0) -> bool:
         """Wait until the data folder has kept its size (within 1 %) for 15 s without sealing; False if it does not."""
         size, files, since = self.site.disk_bytes() or 0, 0, time.monotonic()
         give_up_at = since + within_s
@@ -191,7 +191,7 @@ class Harness:
                 time.sleep(0.5)
                 self.hear()
                 self.site.bill()  # of the processes that seal, too
-                now, far = self.site.disk_bytes() or 0, delay_files.look(self.site.folder)
+                now, far = self.site.disk_bytes() or 0, delay_files.counts(self.site.folder)
                 if abs(now - size) > size / 100 or far.work or far.files != files:
                     size, files, since = now, far.files, time.monotonic()
         return quiet_s >= _SETTLED_S

@@ -18,7 +18,7 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.0f}/s" if speed and (task.total or 0) > 1 else "", style="progress.data.speed")
 
 
-class Screen:
+class ProgressScreen:
     """Shows progress and results. Off a terminal it writes one line per phase."""
 
     def __init__(self, console: Console) -> None:

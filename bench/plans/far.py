@@ -1,6 +1,6 @@
 """The steps of `duemq bench far`: messages that wait for weeks, and their targets."""
 
-from duemq.bench.plans.plan import Step
+from duemq.bench.plans.bench_steps import BenchStep
 from duemq.bench.report.figures import Target
 
 DAYS = 60.0
@@ -8,7 +8,7 @@ _AHEAD_H = 24.0
 _WAITING = {"get_p99": Target(20), "cancel_p99": Target(20), "serving_s": Target(5)}
 
 
-def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> Step:
+def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> BenchStep:
     """Messages sent batch by batch."""
     targets = {
         "fill_rate": Target(50_000, at_least=True),
@@ -17,34 +17,34 @@ def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> S
         **_WAITING,
     }
     title = f"pending: {count:,} over {days:.3g} days"
-    return Step("pending", title, {"count": count, "ahead_h": ahead_h, "days": days}, targets)
+    return BenchStep("pending", title, {"count": count, "ahead_h": ahead_h, "days": days}, targets)
 
 
-def load_step(count: int, rate: float = 2_000) -> Step:
+def load_step(count: int, rate: float = 2_000) -> BenchStep:
     """A full window."""
     title = f"load: a window of {count:,}, while {rate:,.0f} msg/s are delivered"
     # One window ahead instead of two, to wait as short as possible.
     settings = {"delay_files.seal_windows": "1", "delay_files.seal_rows": str(max(count // 2, 1))}
-    return Step("load", title, {"count": count, "rate": rate}, {"late_p99": Target(100)}, settings=settings)
+    return BenchStep("load", title, {"count": count, "rate": rate}, {"late_p99": Target(100)}, settings=settings)
 
 
-def wheel_step(count: int) -> Step:
+def wheel_step(count: int) -> BenchStep:
     """The wheel alone."""
-    return Step("wheel", f"wheel: {count:,} within 30 minutes", {"count": count}, {"held_kib": Target(1024)})
+    return BenchStep("wheel", f"wheel: {count:,} within 30 minutes", {"count": count}, {"held_kib": Target(1024)})
 
 
-def import_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> Step:
+def import_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> BenchStep:
     """Messages imported from files."""
     title = f"import: {count:,} from files, over {days:.3g} days"
     title += ", linked" if link else ""
     parameters = {"count": count, "days": days, "deliver_s": deliver_s, "link": link}
-    return Step("import", title, parameters, {"rss_peak_mib": Target(1024), **_WAITING})
+    return BenchStep("import", title, parameters, {"rss_peak_mib": Target(1024), **_WAITING})
 
 
 def find_step(
     count: int, looked_up: int = 2_000, ahead_h: float = _AHEAD_H, days: float = DAYS, *,
     indexed: bool = True, labelled: bool = False, at_rest: bool = True,
-) -> Step:  # fmt: skip
+) -> BenchStep:  # fmt: skip
     """Messages with different keys, found by key; without `indexed` only their cost."""
     title = f"find: {count:,} over {days:.3g} days" + (", labelled" if labelled else "")
     title += "" if indexed else ", without an index"
@@ -53,10 +53,10 @@ def find_step(
         "labelled": labelled, "at_rest": at_rest,
     }  # fmt: skip
     settings = {"index.topics": "*"} if indexed else {}
-    return Step("find", title, parameters, {"find_p99": Target(20)}, settings=settings)
+    return BenchStep("find", title, parameters, {"find_p99": Target(20)}, settings=settings)
 
 
-def everything(quick: bool) -> list[Step]:
+def everything(quick: bool) -> list[BenchStep]:
     """All figures of the far future in docs/explain/benchmarks.md; `quick`: hundreds of thousands instead of
     millions."""
     if quick:

@@ -1,8 +1,8 @@
 """The steps of `duemq bench all` on Kafka, and their targets; docs/explain/benchmarks.md shows the plain ceiling,
 too."""
 
-from duemq.bench.plans.plan import (
-    Step,
+from duemq.bench.plans.bench_steps import (
+    BenchStep,
     batches_step,
     cancel_step,
     drain_step,
@@ -16,7 +16,7 @@ from duemq.bench.report.figures import Target
 from duemq.bench.system.bad_topic import KINDS, OF_THREE
 
 
-def everything(quick: bool, brokers: int) -> list[Step]:
+def everything(quick: bool, brokers: int) -> list[BenchStep]:
     """All steps on one broker; on three the measured ones, and bad topics. On both one step with 16 shards.
 
     `quick`: a tenth of the messages.
@@ -31,7 +31,7 @@ def everything(quick: bool, brokers: int) -> list[Step]:
         hot_step(100_000 // part, {"next_s": Target(1)}, kill_at=30),
         start_step(10, {"node_p50": Target(0.7), "proxy_p50": Target(0.7)}),
         drain_step(backlog, {"plain_share": Target(0.5, at_least=True)}),
-        Step(
+        BenchStep(
             "drain",
             f"drain: {backlog:,} overdue, sent while the nodes were away",
             {"count": backlog, "away": True},
@@ -49,30 +49,30 @@ def everything(quick: bool, brokers: int) -> list[Step]:
     return [*(_as_measured(step) for step in steps), on_16, bad_topics_step(2_000, seconds, brokers)]
 
 
-def on_16_shards(step: Step) -> Step:
+def on_16_shards(step: BenchStep) -> BenchStep:
     """The same step with 16 shards, which may cost at most 1.5 times as much as one."""
-    return Step(step.name, f"{step.title}, 16 shards", step.parameters, step.targets, shards=16)
+    return BenchStep(step.name, f"{step.title}, 16 shards", step.parameters, step.targets, shards=16)
 
 
-def consume_step(count: int, rounds: int = 5) -> Step:
+def consume_step(count: int, rounds: int = 5) -> BenchStep:
     """One process that consumes, in each way."""
     targets = {"consumer_rate": Target(15_000, at_least=True), "share_getmany": Target(0.6, at_least=True)}
-    return Step("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
+    return BenchStep("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
 
 
-def bad_topics_step(rate: int, seconds: int, brokers: int) -> Step:
+def bad_topics_step(rate: int, seconds: int, brokers: int) -> BenchStep:
     """All kinds of bad topics that are possible with this many brokers."""
     kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
     title = f"beside bad topics: {rate:,} msg/s to a good one for {seconds} s"
-    return Step("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
+    return BenchStep("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
-def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int) -> Step:
+def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int) -> BenchStep:
     """Bulk cancels next to a stream, while shards change hands."""
     title = f"hand-overs: {count:,} cancels after a take-over, with {times} hand-overs between"
     parameters = {"count": count, "times": times, "rate": rate, "cancels_per_s": cancels_per_s}
-    return Step("hand-overs", title, parameters, nodes=2)
+    return BenchStep("hand-overs", title, parameters, nodes=2)
 
 
-def _as_measured(step: Step) -> Step:
-    return Step(step.name, step.title, step.parameters)
+def _as_measured(step: BenchStep) -> BenchStep:
+    return BenchStep(step.name, step.title, step.parameters)

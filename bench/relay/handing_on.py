@@ -10,15 +10,15 @@ import numpy as np
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.base.workers import BenchWorker
-from duemq.bench.clients.load import SendWindow, SentMessages, send_steadily
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import SendWindow, SentMessages, send_steadily
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread, tally
+from duemq.bench.harness.tally import spread, tally
 from duemq.bench.relay import plain, sink
-from duemq.bench.relay.relayed import Relayed, quantile
-from duemq.bench.relay.systems import Receiver, receiver, server_cpu_s
+from duemq.bench.relay.receivers import Receiver, receiver, server_cpu_s
+from duemq.bench.relay.relayed import RelayedDestination, quantile
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 from duemq.dev.servers.usage import cpu_s
 
 _WINDOW = SendWindow(500, 1_500)
@@ -37,7 +37,7 @@ class _Flow:
     sent: SentMessages
     figures: list[Figure] = field(default_factory=list)
 
-    def of(self, received: Received) -> Received:
+    def of(self, received: ReceivedRecords) -> ReceivedRecords:
         """The records of this flow: the due times of two flows never overlap."""
         low, high = int(self.sent.dues.min()), int(self.sent.dues.max())
         mine = (received.due >= low) & (received.due <= high)
@@ -47,45 +47,45 @@ class _Flow:
         )  # fmt: skip
 
 
-class _Relaying:
-    """The relay of a stage, and the system that it sends messages to."""
+class _RelayRun:
+    """The relay of a harness, and the system that it sends messages to."""
 
-    def __init__(self, stage: Harness, system: Receiver, own_sink: bool) -> None:
-        self.stage, self.system = stage, system
-        self.relayed = Relayed(stage.site.url, "bench")
-        self.sink: BenchWorker[Received] | None = None
+    def __init__(self, harness: Harness, system: Receiver, own_sink: bool) -> None:
+        self.harness, self.system = harness, system
+        self.relayed = RelayedDestination(harness.site.url, "bench")
+        self.sink: BenchWorker[ReceivedRecords] | None = None
         if own_sink:
             port = urlsplit(system.url).port
             assert port is not None
-            self.sink = stage.spawn(sink.listen, port)
+            self.sink = harness.spawn(sink.listen, port)
             sink.until_listening(port)
         self.accepted = 0
 
     def cpu(self) -> tuple[float, float]:
         """CPU s of the server, and of the other system; NaN if their processes are not visible to us."""
-        bill, other = self.stage.site.bill(), server_cpu_s(self.system.url)
+        bill, other = self.harness.site.bill(), server_cpu_s(self.system.url)
         return math.nan if bill is None else cpu_s(bill, "server"), math.nan if other is None else other
 
     def until_handed_on(self, count: int, text: str) -> None:
         """Wait until `count` more are accepted, or none for several seconds."""
         self.accepted += count
         seen, moved_at = -1, time.monotonic()
-        with self.stage.screen.phase(text, count) as advance:
+        with self.harness.screen.phase(text, count) as advance:
             while (done := self._done()) < self.accepted and time.monotonic() - moved_at < _PATIENCE_S:
                 if done != seen:
                     seen, moved_at = done, time.monotonic()
                 advance(max(count - (self.accepted - done), 0))
                 time.sleep(0.05)
-                self.stage.hear()
+                self.harness.hear()
 
     def _done(self) -> int:
         return int(self.relayed.figures().get("results", {}).get("accepted", 0))
 
     def steadily(self, rate: int, seconds: float) -> _Flow:
-        stage, key = self.stage, str(rate)
+        harness, key = self.harness, str(rate)
         before, late = self.cpu(), self.relayed.lateness()
-        job = stage.job(int(rate * seconds), _WINDOW)
-        sent = stage.wait(stage.spawn(send_steadily, job, rate), f"{rate:,} messages/s", job.count)
+        job = harness.job(int(rate * seconds), _WINDOW)
+        sent = harness.wait(harness.spawn(send_steadily, job, rate), f"{rate:,} messages/s", job.count)
         self.until_handed_on(sent.accepted, "handing on")
         flow = _Flow(key, f"{rate:,}/s", sent)
         if self.sink is None:
@@ -96,10 +96,10 @@ class _Relaying:
 
     def at_once(self, count: int) -> _Flow:
         """`count` messages due at one whole second."""
-        stage = self.stage
+        harness = self.harness
         second = math.ceil(now_ms() / 1000 + count / _FILL_PER_S + _SPARE_S) * 1000
-        sent = stage.fill(stage.job(count, SendWindow(second, second)), "filling")
-        stage.sleep_until(second - 50, "waiting for the second")
+        sent = harness.fill(harness.job(count, SendWindow(second, second)), "filling")
+        harness.sleep_until(second - 50, "waiting for the second")
         before = self.cpu()
         self.until_handed_on(sent.accepted, "handing on")
         flow = _Flow("burst", f"{count:,} due at once", sent)
@@ -118,16 +118,16 @@ class _Relaying:
 
 
 def relay(
-    stage: Harness, *, to: str, destination: str | None, count: int, rates: Sequence[int], seconds: float
+    harness: Harness, *, to: str, destination: str | None, count: int, rates: Sequence[int], seconds: float
 ) -> ScenarioOutcome:
     """`rates` messages/s in turn for `seconds`; then `count` due at once. `destination`: URL of the other system."""
-    system = receiver(to, destination, stage.topic.replace(".", "-"))
-    relaying = _Relaying(stage, system, own_sink=to == "http" and destination is None)
+    system = receiver(to, destination, harness.topic.replace(".", "-"))
+    relaying = _RelayRun(harness, system, own_sink=to == "http" and destination is None)
     system.make()
     try:
-        straight = _plain(stage, to, system, count)
+        straight = _plain(harness, to, system, count)
         there = 0 if relaying.sink else system.count()
-        relaying.relayed.declare(system, [stage.topic])
+        relaying.relayed.declare(system, [harness.topic])
         time.sleep(_BEGIN_S)
         flows = [relaying.steadily(rate, seconds) for rate in rates]
         flows.append(relaying.at_once(count))
@@ -143,22 +143,24 @@ def relay(
     shown = [figure for flow in flows for figure in flow.figures]
     speed = next(figure.value for figure in shown if figure.key == "burst_rate")
     share = Figure("plain_share", "relayed at once, by the plain client", speed / straight[0].value, "x")
-    others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
-    return ScenarioOutcome((*shown, *straight, share, *figures, others), parts.notes(flows[-1].sent, (others,)))
+    others = Figure("others_cores", "other processes on this machine", harness.neighbours.cores(), "cores")
+    return ScenarioOutcome(
+        (*shown, *straight, share, *figures, others), shared_figures.notes(flows[-1].sent, (others,))
+    )
 
 
-def _plain(stage: Harness, to: str, system: Receiver, count: int) -> list[Figure]:
+def _plain(harness: Harness, to: str, system: Receiver, count: int) -> list[Figure]:
     url = system.url.replace(sink.HOOK, sink.PLAIN) if to == "http" else system.url
-    payloads = count, stage.setup.payload_bytes, stage.setup.seed
-    worker = stage.spawn(plain.CLIENTS[to], url, system.name, payloads, system.at_once)
-    done = stage.wait(worker, "the plain client", count)
+    payloads = count, harness.setup.payload_bytes, harness.setup.seed
+    worker = harness.spawn(plain.CLIENTS[to], url, system.name, payloads, system.at_once)
+    done = harness.wait(worker, "the plain client", count)
     return [
         Figure("plain_rate", f"plain client, {system.at_once:,} at once", done.rate, "msg/s"),
         Figure("plain_cpu_us", "  its CPU per message", done.cpu_s * 1e6 / done.count, "us"),
     ]
 
 
-def _at_the_sink(flows: Sequence[_Flow], received: Received) -> list[Figure]:
+def _at_the_sink(flows: Sequence[_Flow], received: ReceivedRecords) -> list[Figure]:
     """Adds the sink's records to each flow; returns the counts of faults."""
     counts = [tally(flow.sent, flow.of(received)) for flow in flows]
     for flow, each in zip(flows, counts, strict=True):

@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from duemq.bench.clients.load import REJECTED, SendWindow, SentMessages, send_steadily
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import REJECTED, SendWindow, SentMessages, send_steadily
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread, tally
+from duemq.bench.harness.tally import spread, tally
 from duemq.bench.relay import sink
-from duemq.bench.relay.relayed import Relayed
-from duemq.bench.relay.systems import Http
+from duemq.bench.relay.receivers import Http
+from duemq.bench.relay.relayed import RelayedDestination
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 from duemq.bench.system.system import free_port
 from duemq.dev.servers.usage import Bill, cpu_s
 
@@ -25,21 +25,21 @@ _SETTLE_S = 3.0  # until a pause or its end has taken effect everywhere
 _DRAIN_S = 3.0
 
 
-def relay_beside_bad(stage: Harness, *, endpoints: int, rate: int, seconds: float) -> ScenarioOutcome:
+def relay_beside_bad(harness: Harness, *, endpoints: int, rate: int, seconds: float) -> ScenarioOutcome:
     """Sends `rate` messages/s in all to `endpoints` destinations for `seconds`, alternately without and with three bad
     ones: one refuses connections, one answers after 30 s, one answers 500. The good ones get the same number each time.
     """
     port, good = free_port(), endpoints - 3
-    receiving = stage.spawn(sink.listen, port)
+    receiving = harness.spawn(sink.listen, port)
     sink.until_listening(port)
-    relayed = [Relayed(stage.site.url, f"bench-{number}") for number in range(endpoints)]
+    relayed = [RelayedDestination(harness.site.url, f"bench-{number}") for number in range(endpoints)]
     bad_urls = [
         f"http://127.0.0.1:{free_port()}/dead",
         *(f"http://127.0.0.1:{port}{p}" for p in (sink.SLOW, sink.ERROR)),
     ]
     urls = [f"http://127.0.0.1:{port}{sink.HOOK}"] * good + bad_urls
     for each, number, url in zip(relayed, range(endpoints), urls, strict=True):
-        each.declare(Http(url, each.name), [f"{stage.topic}.{number}"])
+        each.declare(Http(url, each.name), [f"{harness.topic}.{number}"])
     bad = relayed[good:]
     flows: dict[str, list[SentMessages]] = {"without": [], "beside": []}
     cpu: dict[str, float] = dict.fromkeys(flows, 0.0)
@@ -48,18 +48,18 @@ def relay_beside_bad(stage: Harness, *, endpoints: int, rate: int, seconds: floa
             for each in bad:
                 each.resume() if way == "beside" else each.pause()
             time.sleep(_SETTLE_S)
-            before = stage.site.bill()
+            before = harness.site.bill()
             share = rate * topics / endpoints
-            job = replace(stage.job(int(share * seconds), _WINDOW), topics=topics)
+            job = replace(harness.job(int(share * seconds), _WINDOW), topics=topics)
             text = f"{way} bad ones ({number} of {_ROUNDS})"
-            sent = stage.wait(stage.spawn(send_steadily, job, share), text, job.count)
-            stage.sleep_until(float(sent.dues.max()) + _DRAIN_S * 1000, text)
+            sent = harness.wait(harness.spawn(send_steadily, job, share), text, job.count)
+            harness.sleep_until(float(sent.dues.max()) + _DRAIN_S * 1000, text)
             if number:
-                cpu[way] += _spent(before, stage.site.bill())
+                cpu[way] += _spent(before, harness.site.bill())
                 flows[way].append(_of_good(sent, topics, good))
     shown = [each.figures() for each in bad]
     receiving.stop()
-    return _outcome(stage, flows, receiving.result(), cpu, [each.get("results", {}) for each in shown])
+    return _outcome(harness, flows, receiving.result(), cpu, [each.get("results", {}) for each in shown])
 
 
 def _of_good(sent: SentMessages, topics: int, good: int) -> SentMessages:
@@ -73,9 +73,9 @@ def _spent(before: Bill | None, after: Bill | None) -> float:
 
 
 def _outcome(
-    stage: Harness,
+    harness: Harness,
     flows: dict[str, list[SentMessages]],
-    received: Received,
+    received: ReceivedRecords,
     cpu: dict[str, float],
     results: list[dict[str, int]],
 ) -> ScenarioOutcome:
@@ -104,11 +104,11 @@ def _outcome(
         ]
     moved = (spreads["beside"].p99 / spreads["without"].p99 - 1) * 100
     tried = [sum(each.values()) for each in results]
-    others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
+    others = Figure("others_cores", "other processes on this machine", harness.neighbours.cores(), "cores")
     figures += [
         Figure("moved", "p99 moved by", moved, "%", Target(MAX_MOVED)),
         vital("wrong", "to good ones: lost, twice, early or never asked for", wrong),
         vital("untried", "bad ones that nothing was sent to", sum(not count for count in tried)),
         others,
     ]
-    return ScenarioOutcome(tuple(figures), (parts.NOISY,) if others.value > parts.NOISY_CORES else ())
+    return ScenarioOutcome(tuple(figures), (shared_figures.NOISY,) if others.value > shared_figures.NOISY_CORES else ())

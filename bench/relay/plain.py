@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from duemq.bench.base.workers import WorkerLink
-from duemq.bench.clients.consumers import Consumed
+from duemq.bench.clients.consumers import ConsumeCost
 from duemq.bench.clients.payloads import Payloads
 
 _PIPELINE = 500  # as many as in one of the relay's
@@ -14,7 +14,7 @@ _PIPELINE = 500  # as many as in one of the relay's
 Payload = bytes
 
 
-async def http(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+async def http(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
     """pyreqwest. `payloads`: their number, their size in bytes, and the seed."""
     from datetime import timedelta
 
@@ -32,7 +32,7 @@ async def http(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, 
         return await _in_lanes(link, send, payloads, at_once)
 
 
-async def rabbitmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+async def rabbitmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
     """pika with publisher confirms, persistent messages."""
     from pika import BasicProperties, URLParameters
     from pika.adapters.asyncio_connection import AsyncioConnection
@@ -77,7 +77,7 @@ async def rabbitmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, i
     return consumed
 
 
-async def nats(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+async def nats(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
     """nats-py, JetStream."""
     import nats as library
 
@@ -89,7 +89,7 @@ async def nats(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, 
         await client.close()
 
 
-async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
     """redis-py, pipelines of XADD one after another."""
     from redis.asyncio import Redis
 
@@ -104,7 +104,7 @@ async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int,
         return _since(began, len(bodies))
 
 
-async def rocketmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+async def rocketmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
     """Apache's client, `send_async`."""
     from duemq.bench.relay.rocketmq import TOPIC, configuration
     from duemq.relay.rocketmq.client import Producer
@@ -127,14 +127,14 @@ async def rocketmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, i
         await asyncio.to_thread(producer.shutdown)
 
 
-CLIENTS: dict[str, Callable[..., Awaitable[Consumed]]] = {
+CLIENTS: dict[str, Callable[..., Awaitable[ConsumeCost]]] = {
     "http": http, "rabbitmq": rabbitmq, "nats": nats, "redis": redis, "rocketmq": rocketmq,
 }  # fmt: skip
 
 
 async def _in_lanes(
     link: WorkerLink, send: Callable[[Payload], Awaitable[object]], payloads: tuple[int, int, int], at_once: int
-) -> Consumed:
+) -> ConsumeCost:
     bodies = list(_bodies(payloads))
     left = iter(bodies)
 
@@ -154,5 +154,5 @@ def _bodies(payloads: tuple[int, int, int]) -> Iterator[Payload]:
     return (text.encode() for text in Payloads(size, seed).make(0, count))
 
 
-def _since(began: tuple[float, float], count: int) -> Consumed:
-    return Consumed(count, time.perf_counter() - began[0], time.process_time() - began[1])
+def _since(began: tuple[float, float], count: int) -> ConsumeCost:
+    return ConsumeCost(count, time.perf_counter() - began[0], time.process_time() - began[1])

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import orjson
 
-from duemq.bench.relay.systems import Receiver, credentials, place
+from duemq.bench.relay.receivers import Receiver, credentials, place
 from duemq.bench.system.system import SiteError, get
 
 _LATENESS = re.compile(
@@ -19,7 +19,7 @@ Buckets = Counter[float]
 """Upper bound in ms -> number of messages up to that late."""
 
 
-class Relayed:
+class RelayedDestination:
     """One destination. `url`: of the server."""
 
     def __init__(self, url: str, name: str) -> None:

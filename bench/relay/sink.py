@@ -9,7 +9,7 @@ import numpy as np
 from duemq.bench.base.session import now_ms
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
 from duemq.dev.servers.ports import is_open
 from duemq.dev.servers.process import wait_for
 
@@ -32,10 +32,10 @@ class _Log:
         self.rows.append((int(body[SEQUENCE]), int(_header(head, b"duemq-due")), now_ms()))
         self.link.progress(len(self.rows))
 
-    def received(self) -> Received:
+    def received(self) -> ReceivedRecords:
         columns = np.array(self.rows, np.float64).reshape(-1, 3)
         seq, due = columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64)
-        return Received(seq, due, columns[:, 2], np.zeros(len(seq), np.int64), [], len(seq), 0)
+        return ReceivedRecords(seq, due, columns[:, 2], np.zeros(len(seq), np.int64), [], len(seq), 0)
 
 
 class _Connection(asyncio.Protocol):
@@ -93,7 +93,7 @@ def until_listening(port: int) -> None:
     wait_for(lambda: is_open(port), "the sink", _LISTEN_WITHIN_S)
 
 
-async def listen(link: WorkerLink, port: int) -> Received:
+async def listen(link: WorkerLink, port: int) -> ReceivedRecords:
     """Answer until told to stop. Returns what HOOK received, in order."""
     log = _Log(link)
     server = await asyncio.get_running_loop().create_server(lambda: _Connection(log), "127.0.0.1", port, backlog=1_000)

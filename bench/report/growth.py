@@ -14,7 +14,7 @@ Scenario = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class GrowthPoint:
     """One number of messages: the median of each figure, by key, and the targets that are upper or lower bounds."""
 
     count: int
@@ -42,7 +42,7 @@ PANELS = (
 )
 
 
-def points_in(scenarios: Iterable[Scenario]) -> list[Point]:
+def points_in(scenarios: Iterable[Scenario]) -> list[GrowthPoint]:
     """The points of the `pending` scenarios, by number of messages; the last one with a number counts."""
     points = {}
     for each in scenarios:
@@ -52,11 +52,11 @@ def points_in(scenarios: Iterable[Scenario]) -> list[Point]:
             targets = {
                 key: next(iter(figure["target"].values())) for key, figure in figures.items() if figure["target"]
             }
-            points[count] = Point(count, medians, targets)
+            points[count] = GrowthPoint(count, medians, targets)
     return [points[count] for count in sorted(points)]
 
 
-def draw(points: list[Point]) -> "Figure":
+def draw(points: list[GrowthPoint]) -> "Figure":
     """Draw at least two points. A target is a dashed line."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -69,7 +69,7 @@ def draw(points: list[Point]) -> "Figure":
     return figure
 
 
-def _panel(axes: "Axes", panel: Panel, points: list[Point]) -> None:
+def _panel(axes: "Axes", panel: Panel, points: list[GrowthPoint]) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     highest = 0.0

@@ -1,10 +1,10 @@
 """`accept`: messages accepted per second, one by one and in batches, while no message falls due."""
 
 from duemq.bench.base.session import now_ms
-from duemq.bench.clients.load import SendWindow, SentMessages, send_singly
+from duemq.bench.clients.send import SendWindow, SentMessages, send_singly
 from duemq.bench.harness.harness import Harness
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 from duemq.dev.servers.usage import Bill
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
@@ -16,33 +16,33 @@ def _job_window() -> SendWindow:
     return SendWindow(low, low + _WIDTH_MS)
 
 
-def accept_singles(stage: Harness, *, count: int, connections: int) -> ScenarioOutcome:
+def accept_singles(harness: Harness, *, count: int, connections: int) -> ScenarioOutcome:
     """`count` single POSTs from `connections` connections, each waiting for its 201 before the next."""
-    before = stage.site.bill()
-    job = stage.job(count, _job_window(), max(count // _SAMPLE, 1))
-    sent = stage.wait(stage.spawn(send_singly, job, connections), "single POSTs", count)
-    return _outcome(stage, before, sent, "201 received")
+    before = harness.site.bill()
+    job = harness.job(count, _job_window(), max(count // _SAMPLE, 1))
+    sent = harness.wait(harness.spawn(send_singly, job, connections), "single POSTs", count)
+    return _outcome(harness, before, sent, "201 received")
 
 
-def accept_batches(stage: Harness, *, count: int, batch: int, connections: int) -> ScenarioOutcome:
+def accept_batches(harness: Harness, *, count: int, batch: int, connections: int) -> ScenarioOutcome:
     """`count` messages in batches of `batch`, over `connections` connections."""
-    before = stage.site.bill()
-    job = stage.job(count, _job_window(), max(count // _SAMPLE, 1))
-    sent = stage.fill(job, f"batches of {batch:,}", batch, connections)
-    return _outcome(stage, before, sent, "batch answered")
+    before = harness.site.bill()
+    job = harness.job(count, _job_window(), max(count // _SAMPLE, 1))
+    sent = harness.fill(job, f"batches of {batch:,}", batch, connections)
+    return _outcome(harness, before, sent, "batch answered")
 
 
-def _outcome(stage: Harness, before: Bill | None, sent: SentMessages, text: str) -> ScenarioOutcome:
-    cost = parts.cost_figures(stage, before, sent.accepted)
-    if stage.site.own:
-        stage.site.kill()  # at once: accepted messages must survive without an orderly shutdown
-        with stage.screen.phase("starting again after kill -9", 1):
-            stage.site.start()
+def _outcome(harness: Harness, before: Bill | None, sent: SentMessages, text: str) -> ScenarioOutcome:
+    cost = shared_figures.cost_figures(harness, before, sent.accepted)
+    if harness.site.own:
+        harness.site.kill()  # at once: accepted messages must survive without an orderly shutdown
+        with harness.screen.phase("starting again after kill -9", 1):
+            harness.site.start()
     figures = (
         Figure("rate", "accepted", sent.rate, "msg/s"),
-        *parts.wait_figures(sent, text),
+        *shared_figures.wait_figures(sent, text),
         vital("refused", "refused or without an answer", len(sent.outcome) - sent.accepted),
-        vital("missing", f"of {len(sent.ids):,} looked up after kill -9, not there", stage.missing(sent.ids)),
+        vital("missing", f"of {len(sent.ids):,} looked up after kill -9, not there", harness.missing(sent.ids)),
         *cost,
     )
-    return ScenarioOutcome(figures, parts.notes(sent, cost), parts.request_trace(sent))
+    return ScenarioOutcome(figures, shared_figures.notes(sent, cost), shared_figures.request_trace(sent))

@@ -4,9 +4,9 @@ import asyncio
 import time
 from dataclasses import replace
 
-from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.clients.send import SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import Tally, spread, tally
+from duemq.bench.harness.tally import Tally, spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
 from duemq.bench.steps import warm_up
 from duemq.bench.system.bad_topic import KINDS, MADE_AGAIN, OF_THREE, make, send_to, topic_of
@@ -18,25 +18,25 @@ _SETTLE_S = 20.0  # after a broker died: leaders are elected, and JVMs compile n
 _BEGUN_S = 5.0  # until the bad topic has refused several times
 
 
-def bad_topics(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
+def bad_topics(harness: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
     """`rate` messages/s to a good topic for `seconds`, before and next to each of these kinds of bad topics."""
-    bootstrap = stage.site.bootstrap
+    bootstrap = harness.site.bootstrap
     if bootstrap is None:
         raise SiteError("bad topics are Kafka's: use --on kafka or --on kafka3")
-    notes = warm_up.warm_up(stage, rate)
+    notes = warm_up.warm_up(harness, rate)
     figures: list[Figure] = []
     wrong = 0
     # Kinds that need a dead broker come last: it stays dead.
     for kind in sorted(kinds, key=lambda kind: kind in OF_THREE):
-        topic = topic_of(kind, stage.topic)
+        topic = topic_of(kind, harness.topic)
         asyncio.run(make(bootstrap, kind, topic))
         if kind in OF_THREE:
-            _without_the_third(stage)
-        before = _good(stage, f"{kind}.before", rate, seconds)
-        sender = stage.spawn(send_to, bootstrap, kind, topic, stage.site.shards)
-        stage.sleep_until(time.time() * 1000 + _BEGUN_S * 1000, f"beside: {KINDS[kind]}")
-        beside = _good(stage, f"{kind}.beside", rate, seconds)
-        shown = kind == MADE_AGAIN or topic in get(stage.site.url, "/readyz")[1].decode()
+            _without_the_third(harness)
+        before = _good(harness, f"{kind}.before", rate, seconds)
+        sender = harness.spawn(send_to, bootstrap, kind, topic, harness.site.shards)
+        harness.sleep_until(time.time() * 1000 + _BEGUN_S * 1000, f"beside: {KINDS[kind]}")
+        beside = _good(harness, f"{kind}.beside", rate, seconds)
+        shown = kind == MADE_AGAIN or topic in get(harness.site.url, "/readyz")[1].decode()
         sender.stop()
         sender.result()
         figures += _compare(kind, before, beside, shown=shown)
@@ -45,19 +45,19 @@ def bad_topics(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str,
     return ScenarioOutcome((*figures, vital("wrong", "lost, twice, early or never asked for", wrong)), notes)
 
 
-def _without_the_third(stage: Harness) -> None:
-    stage.site.kill_broker(3)
-    stage.sleep_until(time.time() * 1000 + _SETTLE_S * 1000, "until the other brokers have taken over")
+def _without_the_third(harness: Harness) -> None:
+    harness.site.kill_broker(3)
+    harness.sleep_until(time.time() * 1000 + _SETTLE_S * 1000, "until the other brokers have taken over")
 
 
-def _good(stage: Harness, name: str, rate: float, seconds: float) -> Tally:
-    topic, count = f"{stage.topic}.{name}", int(rate * seconds)
-    stage.site.create_topic(topic)
-    reader = stage.read(topic)
-    sender = stage.spawn(send_steadily, replace(stage.job(count, _WINDOW), topic=topic), rate)
-    stage.watch(reader, name, count, sender.poll)
+def _good(harness: Harness, name: str, rate: float, seconds: float) -> Tally:
+    topic, count = f"{harness.topic}.{name}", int(rate * seconds)
+    harness.site.create_topic(topic)
+    reader = harness.read(topic)
+    sender = harness.spawn(send_steadily, replace(harness.job(count, _WINDOW), topic=topic), rate)
+    harness.watch(reader, name, count, sender.poll)
     sent = sender.result()
-    return tally(sent, stage.finish(reader, sent.accepted, float(sent.dues.max()), name))
+    return tally(sent, harness.finish(reader, sent.accepted, float(sent.dues.max()), name))
 
 
 def _compare(kind: str, before: Tally, beside: Tally, *, shown: bool) -> tuple[Figure, ...]:

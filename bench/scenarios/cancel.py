@@ -4,31 +4,31 @@ import numpy as np
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
-from duemq.bench.clients.load import SendWindow
+from duemq.bench.clients.send import SendWindow
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread
+from duemq.bench.harness.tally import spread
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Trace, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 
 
-def cancel(stage: Harness, *, count: int, singles: int, batch: int, connections: int) -> ScenarioOutcome:
+def cancel(harness: Harness, *, count: int, singles: int, batch: int, connections: int) -> ScenarioOutcome:
     """Of `count` pending, `singles` are cancelled one after another, then half of the others in batches of `batch`."""
     low = int(now_ms() + _AHEAD_MS)
-    before = stage.site.bill()
-    sent = stage.fill(stage.job(count, SendWindow(low, low + _WIDTH_MS), 1), "filling")
+    before = harness.site.bill()
+    sent = harness.fill(harness.job(count, SendWindow(low, low + _WIDTH_MS), 1), "filling")
     one_by_one, rest = sent.ids[:singles], sent.ids[singles:]
     in_bulk = rest[::2]
-    worker = stage.spawn(cancels.cancel_singly, stage.site.url, one_by_one, None, 1)
-    single = stage.wait(worker, "single cancels", len(one_by_one))
-    many = stage.spawn(cancels.cancel_many, stage.site.url, in_bulk, batch, connections)
-    bulk = stage.wait(many, "bulk cancels", len(in_bulk))
+    worker = harness.spawn(cancels.cancel_singly, harness.site.url, one_by_one, None, 1)
+    single = harness.wait(worker, "single cancels", len(one_by_one))
+    many = harness.spawn(cancels.cancel_many, harness.site.url, in_bulk, batch, connections)
+    bulk = harness.wait(many, "bulk cancels", len(in_bulk))
     words = np.concatenate([single.word, bulk.word])
     answered = bulk.asked_ms + bulk.wait_ms
     seconds = float(answered.max() - bulk.asked_ms[bulk.asked_ms > 0].min()) / 1000
-    waits, again = spread(single.wait_ms), stage.missing(rest[1::2])
-    cost = parts.cost_figures(stage, before, sent.accepted)
+    waits, again = spread(single.wait_ms), harness.missing(rest[1::2])
+    cost = shared_figures.cost_figures(harness, before, sent.accepted)
     figures = (
         Figure("single_p50", "single cancel p50", waits.p50, "ms"),
         Figure("single_p99", "single cancel p99", waits.p99, "ms"),
@@ -40,7 +40,7 @@ def cancel(stage: Harness, *, count: int, singles: int, batch: int, connections:
         *cost,
     )
     refusal = single.refusal or bulk.refusal
-    notes = parts.notes(sent, cost) + ((f"the first refusal: {refusal}",) if refusal else ())
+    notes = shared_figures.notes(sent, cost) + ((f"the first refusal: {refusal}",) if refusal else ())
     ones = np.ones(len(single.wait_ms), np.int64)
     trace = Trace("answer time of a cancel", "single cancels/s", single.wait_ms, single.asked_ms + single.wait_ms, ones)
     return ScenarioOutcome(figures, notes, trace)

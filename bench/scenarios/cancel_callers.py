@@ -7,31 +7,31 @@ import numpy as np
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
-from duemq.bench.clients.load import SendWindow
+from duemq.bench.clients.send import SendWindow
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread
+from duemq.bench.harness.tally import spread
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 _OTHERS = 1_000  # messages that are not cancelled: some are looked up in the end
 
 
-def cancel_callers(stage: Harness, *, count: int, callers: Sequence[int], by_name: bool) -> ScenarioOutcome:
+def cancel_callers(harness: Harness, *, count: int, callers: Sequence[int], by_name: bool) -> ScenarioOutcome:
     """Cancel `count` messages for each number of callers, by id or by the name that the sender chose."""
     low = int(now_ms() + _AHEAD_MS)
     total = count * len(callers) + _OTHERS
-    job = replace(stage.job(total, SendWindow(low, low + _WIDTH_MS), 1), named=by_name)
-    before = stage.site.bill()
-    sent = stage.fill(job, "filling")
+    job = replace(harness.job(total, SendWindow(low, low + _WIDTH_MS), 1), named=by_name)
+    before = harness.site.bill()
+    sent = harness.fill(job, "filling")
     refs = [job.name(seq) for seq in range(total)] if by_name else sent.ids
     figures: list[Figure] = []
     words = []
     refusal = None
     for turn, number in enumerate(callers):
         some = refs[turn * count : (turn + 1) * count]
-        worker = stage.spawn(cancels.cancel_singly, stage.site.url, some, None, number)
-        answers = stage.wait(worker, f"cancels by {number}", count)
+        worker = harness.spawn(cancels.cancel_singly, harness.site.url, some, None, number)
+        answers = harness.wait(worker, f"cancels by {number}", count)
         seconds = float((answers.asked_ms + answers.wait_ms).max() - answers.asked_ms.min()) / 1000
         waits = spread(answers.wait_ms)
         figures += (
@@ -42,11 +42,11 @@ def cancel_callers(stage: Harness, *, count: int, callers: Sequence[int], by_nam
         words.append(answers.word)
         refusal = refusal or answers.refusal
     wrong = int(np.count_nonzero(np.concatenate(words) != cancels.CANCELLED))
-    cost = parts.cost_figures(stage, before, sent.accepted)
+    cost = shared_figures.cost_figures(harness, before, sent.accepted)
     figures += (
         vital("not_cancelled", "answered other than cancelled", wrong),
-        vital("missing", "not cancelled, yet not scheduled any more (sample)", stage.missing(sent.ids[-_OTHERS:])),
+        vital("missing", "not cancelled, yet not scheduled any more (sample)", harness.missing(sent.ids[-_OTHERS:])),
         *cost,
     )
-    notes = parts.notes(sent, cost) + ((f"the first refusal: {refusal}",) if refusal else ())
+    notes = shared_figures.notes(sent, cost) + ((f"the first refusal: {refusal}",) if refusal else ())
     return ScenarioOutcome(tuple(figures), notes)

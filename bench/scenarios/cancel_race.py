@@ -8,12 +8,12 @@ import numpy.typing as npt
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
 from duemq.bench.clients.cancels import Answers
-from duemq.bench.clients.load import ACCEPTED, SendWindow, SentMessages
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import ACCEPTED, SendWindow, SentMessages
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread, tally
+from duemq.bench.harness.tally import spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Trace, vital
-from duemq.bench.steps import parts
+from duemq.bench.steps import shared_figures
 
 _LEAD_S = 5.0
 _IN_TIME_MS = 60.0
@@ -37,7 +37,7 @@ class Verdict:
     refused_in_time: int
 
 
-def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
+def judge(sent: SentMessages, answers: Answers, received: ReceivedRecords) -> Verdict:
     """Compare answers with deliveries. Only a cancelled message may be missing, and it must be."""
     accepted = sent.outcome == ACCEPTED
     is_received = np.bincount(received.seq, minlength=len(sent.dues)) > 0
@@ -66,23 +66,23 @@ def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
 
 
 def cancel_race(
-    stage: Harness, *, count: int, spread_ms: float, over_s: float, connections: int = 64
+    harness: Harness, *, count: int, spread_ms: float, over_s: float, connections: int = 64
 ) -> ScenarioOutcome:
     """`count` messages due over `over_s`; one DELETE each, within ±`spread_ms` of its due."""
     first_due = int(now_ms() + _LEAD_S * 1000 + count / 10)
-    before = stage.site.bill()
-    sent = stage.fill(stage.job(count, SendWindow(first_due, first_due + int(over_s * 1000)), 1), "filling")
-    reader = stage.reader()
-    random = np.random.default_rng(stage.setup.seed + 2)
+    before = harness.site.bill()
+    sent = harness.fill(harness.job(count, SendWindow(first_due, first_due + int(over_s * 1000)), 1), "filling")
+    reader = harness.reader()
+    random = np.random.default_rng(harness.setup.seed + 2)
     at = sent.dues + random.uniform(-spread_ms, spread_ms, count)
-    racer = stage.spawn(cancels.cancel_singly, stage.site.url, sent.ids, at, connections)
-    answers = stage.wait(racer, "cancelling", count)
+    racer = harness.spawn(cancels.cancel_singly, harness.site.url, sent.ids, at, connections)
+    answers = harness.wait(racer, "cancelling", count)
     # All others have to arrive; if some do not, the reader waits until its patience ends.
     expected = sent.accepted - int(np.count_nonzero(answers.word == cancels.CANCELLED))
-    received = stage.finish(reader, expected, float(sent.dues.max()) + 1000)
+    received = harness.finish(reader, expected, float(sent.dues.max()) + 1000)
     counts, verdict = tally(sent, received), judge(sent, answers, received)
     waits = spread(answers.wait_ms)
-    cost = parts.cost_figures(stage, before, sent.accepted)
+    cost = shared_figures.cost_figures(harness, before, sent.accepted)
     share = 100 / max(verdict.in_time, 1)
     figures = (
         vital(
@@ -106,7 +106,7 @@ def cancel_race(
         Figure("cancel_max", "cancel answered max", waits.max, "ms"),
         *cost,
     )
-    notes = parts.notes(sent, cost) + ((f"the first refusal: {answers.refusal}",) if answers.refusal else ())
+    notes = shared_figures.notes(sent, cost) + ((f"the first refusal: {answers.refusal}",) if answers.refusal else ())
     if not (verdict.told_cancelled and verdict.told_delivered):
         notes = ("no race: all cancels came on the same side of the delivery, so the answers prove little", *notes)
     trace = Trace(

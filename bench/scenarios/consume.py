@@ -6,7 +6,7 @@ from typing import Any
 
 from duemq.bench.clients import consumers
 from duemq.bench.clients import plain_kafka as plain
-from duemq.bench.clients.consumers import Consumed
+from duemq.bench.clients.consumers import ConsumeCost
 from duemq.bench.harness.harness import Harness
 from duemq.bench.report.figures import Figure, ScenarioOutcome
 from duemq.bench.system.system import SiteError
@@ -19,20 +19,20 @@ _WAYS: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-def consume(stage: Harness, *, count: int, rounds: int) -> ScenarioOutcome:
+def consume(harness: Harness, *, count: int, rounds: int) -> ScenarioOutcome:
     """`count` messages, in each way in turn, `rounds` times; medians, and the ratios within a round."""
-    bootstrap, setup = stage.site.bootstrap, stage.setup
+    bootstrap, setup = harness.site.bootstrap, harness.setup
     if bootstrap is None:
         raise SiteError("consumers are measured on Kafka: use --on kafka")
-    topic = f"{stage.topic}.consume"
-    stage.site.create_topic(topic)
-    filling = stage.spawn(plain.fill_topic, bootstrap, topic, count, setup.payload_bytes, setup.seed)
-    stage.wait(filling, "filling a topic", count)
-    results: dict[str, list[Consumed]] = {way: [] for way in _WAYS}
+    topic = f"{harness.topic}.consume"
+    harness.site.create_topic(topic)
+    filling = harness.spawn(plain.fill_topic, bootstrap, topic, count, setup.payload_bytes, setup.seed)
+    harness.wait(filling, "filling a topic", count)
+    results: dict[str, list[ConsumeCost]] = {way: [] for way in _WAYS}
     for number in range(1, rounds + 1):
         for way, (title, work, more) in _WAYS.items():
-            worker = stage.spawn(work, bootstrap, topic, f"{way}-{number}", count, *more)
-            results[way].append(stage.wait(worker, f"{title} ({number} of {rounds})", count))
+            worker = harness.spawn(work, bootstrap, topic, f"{way}-{number}", count, *more)
+            results[way].append(harness.wait(worker, f"{title} ({number} of {rounds})", count))
     figures: list[Figure] = []
     for way, (title, _, _) in _WAYS.items():
         figures.append(Figure(f"{way}_rate", title, median(each.rate for each in results[way]), "msg/s"))
@@ -45,5 +45,5 @@ def consume(stage: Harness, *, count: int, rounds: int) -> ScenarioOutcome:
     return ScenarioOutcome(tuple(figures))
 
 
-def _share(results: dict[str, list[Consumed]], other: str) -> float:
+def _share(results: dict[str, list[ConsumeCost]], other: str) -> float:
     return median(ours.rate / plain.rate for ours, plain in zip(results["consumer"], results[other], strict=True))

@@ -7,9 +7,9 @@ import numpy as np
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients import cancels
-from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.clients.send import SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import Tally, spread, tally
+from duemq.bench.harness.tally import Tally, spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
 from duemq.bench.steps import warm_up
 from duemq.bench.system.system import SiteError
@@ -27,7 +27,7 @@ _SETTLED_MS = 1_000  # messages that waited during a hand-over are delivered by 
 _BEGUN = 0.02  # share of the cancels: then the last ledger entry before the first take-over has answers
 
 
-def hand_overs(stage: Harness, *, count: int, times: int, rate: float, cancels_per_s: float) -> ScenarioOutcome:
+def hand_overs(harness: Harness, *, count: int, times: int, rate: float, cancels_per_s: float) -> ScenarioOutcome:
     """`rate` messages/s next to `cancels_per_s`: for `count` cancels in one window, and then for as many in another.
 
     Both windows are in delay files by then. Early in the second part one node hands over all of its shards, and a node
@@ -35,18 +35,18 @@ def hand_overs(stage: Harness, *, count: int, times: int, rate: float, cancels_p
     """
     from duemq.bench.system.cluster import BenchCluster  # imports aiokafka, which the embedded bus does not need
 
-    site = stage.site
+    site = harness.site
     if not isinstance(site, BenchCluster) or len(site.nodes) < 2:
         raise SiteError("shards change hands between nodes: use --nodes 2 or more")
-    notes = warm_up.warm_up(stage, rate)
+    notes = warm_up.warm_up(harness, rate)
     start = (int(now_ms()) + _AHEAD_MS) // WINDOW_MS * WINDOW_MS
     windows = [SendWindow(start + n * WINDOW_MS, start + (n + 1) * WINDOW_MS) for n in range(2)]
-    first, second = [stage.fill(stage.job(count, window, 1), "filling").ids for window in windows]
-    stage.sleep_while(lambda: site.sealed() < 2 * count, _SEALED_WITHIN_S, "sealing")
+    first, second = [harness.fill(harness.job(count, window, 1), "filling").ids for window in windows]
+    harness.sleep_while(lambda: site.sealed() < 2 * count, _SEALED_WITHIN_S, "sealing")
     pauses: list[tuple[float, float]] = []
-    before, wrong = _beside(stage, site, "before", rate, first, cancels_per_s, [], pauses)
+    before, wrong = _beside(harness, site, "before", rate, first, cancels_per_s, [], pauses)
     turns = [_BEGUN, *((turn + 1) / (times + 1) for turn in range(times))]
-    after, more = _beside(stage, site, "after", rate, second, cancels_per_s, turns, pauses)
+    after, more = _beside(harness, site, "after", rate, second, cancels_per_s, turns, pauses)
     due = after.at_ms - after.lateness_ms
     apart = np.ones(len(due), np.bool_)
     for began, ended in pauses:
@@ -68,7 +68,7 @@ def hand_overs(stage: Harness, *, count: int, times: int, rate: float, cancels_p
 
 
 def _beside(
-    stage: Harness,
+    harness: Harness,
     site: "BenchCluster",
     name: str,
     rate: float,
@@ -82,11 +82,11 @@ def _beside(
     One node hands over its shards whenever one of the shares in `turns` is answered. `pauses` gets the times between
     which (epoch ms) that may delay due messages.
     """
-    topic, count = f"{stage.topic}.{name}", int(rate * len(ids) / cancels_per_s)
+    topic, count = f"{harness.topic}.{name}", int(rate * len(ids) / cancels_per_s)
     site.create_topic(topic)
-    reader = stage.read(topic)
-    canceller = stage.spawn(cancels.cancel_many, site.url, ids, _BATCH, 4, until_decided=True, per_s=cancels_per_s)
-    sender = stage.spawn(send_steadily, replace(stage.job(count, _STREAM), topic=topic), rate)
+    reader = harness.read(topic)
+    canceller = harness.spawn(cancels.cancel_many, site.url, ids, _BATCH, 4, until_decided=True, per_s=cancels_per_s)
+    sender = harness.spawn(send_steadily, replace(harness.job(count, _STREAM), topic=topic), rate)
 
     def over() -> bool:
         canceller.poll()
@@ -97,8 +97,8 @@ def _beside(
             pauses.append((began - _SETTLED_MS, now_ms() + _SETTLED_MS))
         return sender.poll()
 
-    stage.watch(reader, name, count, over)
-    answers = stage.wait(canceller, f"cancels {name}", len(ids))
+    harness.watch(reader, name, count, over)
+    answers = harness.wait(canceller, f"cancels {name}", len(ids))
     sent = sender.result()
-    counts = tally(sent, stage.finish(reader, sent.accepted, float(sent.dues.max()), name))
+    counts = tally(sent, harness.finish(reader, sent.accepted, float(sent.dues.max()), name))
     return counts, int(np.count_nonzero(answers.word != cancels.CANCELLED))

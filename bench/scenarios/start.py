@@ -6,12 +6,12 @@ from duemq.bench.harness.harness import Harness
 from duemq.bench.report.figures import Figure, ScenarioOutcome
 
 
-def start(stage: Harness, *, starts: int) -> ScenarioOutcome:
+def start(harness: Harness, *, starts: int) -> ScenarioOutcome:
     """Start each kind of process this often with an empty folder; from exec to the first 200 of `/readyz`."""
     seconds_by_kind: dict[str, list[float]] = {}
-    with stage.screen.phase("starting with empty folders", starts) as advance:
+    with harness.screen.phase("starting with empty folders", starts) as advance:
         for number in range(1, starts + 1):
-            for kind, seconds in stage.site.start_empty().items():
+            for kind, seconds in harness.site.start_empty().items():
                 seconds_by_kind.setdefault(kind, []).append(seconds)
             advance(number)
     return ScenarioOutcome(

@@ -1,16 +1,16 @@
 """`steady`: a constant stream on a fixed schedule, each message due some seconds later."""
 
-from duemq.bench.clients.load import EVERY_MS, SendWindow, send_steadily
+from duemq.bench.clients.send import EVERY_MS, SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread, tally
+from duemq.bench.harness.tally import spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome
-from duemq.bench.steps import ceiling, parts, warm_up
+from duemq.bench.steps import ceiling, shared_figures, warm_up
 
 _REACHED = 0.99
 
 
 def steady(
-    stage: Harness, *, rate: float, seconds: float, due_from_s: float, due_to_s: float, every_ms: float = EVERY_MS
+    harness: Harness, *, rate: float, seconds: float, due_from_s: float, due_to_s: float, every_ms: float = EVERY_MS
 ) -> ScenarioOutcome:
     """`rate` messages/s for `seconds`, due uniformly `due_from_s`..`due_to_s` ahead. On Kafka after a warm-up.
 
@@ -18,35 +18,35 @@ def steady(
     """
     count = int(rate * seconds)
     window = SendWindow(int(due_from_s * 1000), int(due_to_s * 1000))
-    plain = ceiling.throughput(stage, count) + ceiling.lateness(stage, rate, seconds)
-    warm = warm_up.warm_up(stage, rate)
-    reader = stage.reader()
-    before = stage.site.bill()
-    sender = stage.spawn(send_steadily, stage.job(count, window), rate, every_ms)
-    flow = parts.FullFlow(stage, rate, due_to_s)
+    plain = ceiling.throughput(harness, count) + ceiling.lateness(harness, rate, seconds)
+    warm = warm_up.warm_up(harness, rate)
+    reader = harness.reader()
+    before = harness.site.bill()
+    sender = harness.spawn(send_steadily, harness.job(count, window), rate, every_ms)
+    flow = shared_figures.FullFlow(harness, rate, due_to_s)
 
     def over() -> bool:
-        flow.look()
+        flow.update()
         return sender.poll()
 
-    stage.watch(reader, "sending and reading", count, over)
+    harness.watch(reader, "sending and reading", count, over)
     flow.end()
     sent = sender.result()
-    received = stage.finish(reader, sent.accepted, float(sent.dues.max()))
+    received = harness.finish(reader, sent.accepted, float(sent.dues.max()))
     counts = tally(sent, received)
     reached = sent.accepted / max(sent.seconds, seconds)  # the last batch leaves before its interval has passed
-    cost = parts.cost_figures(stage, before, sent.accepted)
+    cost = shared_figures.cost_figures(harness, before, sent.accepted)
     figures = (
         Figure("rate", "accepted", reached, "msg/s"),
-        *parts.spread_figures("late", "lateness", spread(counts.lateness_ms)),
-        *parts.count_figures(counts),
+        *shared_figures.spread_figures("late", "lateness", spread(counts.lateness_ms)),
+        *shared_figures.count_figures(counts),
         *cost,
         *flow.figures(),
-        *parts.wait_figures(sent, "batch answered"),
+        *shared_figures.wait_figures(sent, "batch answered"),
         Figure("late_sends", "batches sent more than 5 ms behind schedule", sent.late_sends),
         *plain,
     )
-    notes = (*warm, *parts.notes(sent, cost))
+    notes = (*warm, *shared_figures.notes(sent, cost))
     if reached < rate * _REACHED:
         notes = (f"rate NOT reached: {reached:,.0f} of {rate:,.0f} msg/s", *notes)
-    return ScenarioOutcome(figures, notes, parts.lateness_trace(counts))
+    return ScenarioOutcome(figures, notes, shared_figures.lateness_trace(counts))

@@ -2,7 +2,7 @@
 
 from duemq.bench.clients import plain_kafka
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import spread
+from duemq.bench.harness.tally import spread
 from duemq.bench.report.figures import Figure
 from duemq.dev.servers.usage import cpu_s
 
@@ -10,26 +10,26 @@ _FEWEST, _MAX = 20_000, 200_000
 _AT_MOST_S = 10.0
 
 
-def throughput(stage: Harness, count: int) -> tuple[Figure, ...]:
+def throughput(harness: Harness, count: int) -> tuple[Figure, ...]:
     """A pass-through of up to 200,000 messages: one process that consumes, and produces to another topic.
 
     The faster of two, because the first one meets a cold broker.
     """
-    bootstrap, setup = stage.site.bootstrap, stage.setup
+    bootstrap, setup = harness.site.bootstrap, harness.setup
     if bootstrap is None:
         return ()
     count = min(max(count, _FEWEST), _MAX)
-    source, topic_state = (f"{stage.topic}.plain.{name}" for name in ("in", "out"))
-    stage.site.create_topic(source)
-    stage.site.create_topic(topic_state)
-    filling = stage.spawn(plain_kafka.fill_topic, bootstrap, source, count, setup.payload_bytes, setup.seed)
-    stage.wait(filling, "ceiling: filling a topic", count)
+    source, topic_state = (f"{harness.topic}.plain.{name}" for name in ("in", "out"))
+    harness.site.create_topic(source)
+    harness.site.create_topic(topic_state)
+    filling = harness.spawn(plain_kafka.fill_topic, bootstrap, source, count, setup.payload_bytes, setup.seed)
+    harness.wait(filling, "ceiling: filling a topic", count)
     runs = []
     for _ in range(2):
-        before = stage.site.bill() or ()
-        passing = stage.spawn(plain_kafka.pass_through, bootstrap, source, topic_state, count)
-        done = stage.wait(passing, "ceiling: plain pass-through", count)
-        runs.append((done, cpu_s(stage.site.bill() or (), "broker") - cpu_s(before, "broker")))
+        before = harness.site.bill() or ()
+        passing = harness.spawn(plain_kafka.pass_through, bootstrap, source, topic_state, count)
+        done = harness.wait(passing, "ceiling: plain pass-through", count)
+        runs.append((done, cpu_s(harness.site.bill() or (), "broker") - cpu_s(before, "broker")))
     done, broker_s = max(runs, key=lambda run: run[0].rate)
     return (
         Figure("plain_rate", "plain pass-through", done.rate, "msg/s"),
@@ -38,18 +38,18 @@ def throughput(stage: Harness, count: int) -> tuple[Figure, ...]:
     )
 
 
-def lateness(stage: Harness, rate: float, seconds: float) -> tuple[Figure, ...]:
+def lateness(harness: Harness, rate: float, seconds: float) -> tuple[Figure, ...]:
     """The same stream by a plain producer that sends each message when it is due, read by the same consumer."""
-    bootstrap, setup = stage.site.bootstrap, stage.setup
+    bootstrap, setup = harness.site.bootstrap, harness.setup
     if bootstrap is None:
         return ()
     seconds = min(seconds, _AT_MOST_S)
-    topic, count = f"{stage.topic}.plain.timed", int(rate * seconds)
-    stage.site.create_topic(topic)
-    reader = stage.read(topic)
-    sender = stage.spawn(plain_kafka.send_on_time, bootstrap, topic, rate, seconds, setup.payload_bytes, setup.seed)
-    stage.watch(reader, "ceiling: plain producer to consumer", count, sender.poll)
-    received = stage.finish(reader, sender.result(), 0.0, "ceiling: reading the rest")
+    topic, count = f"{harness.topic}.plain.timed", int(rate * seconds)
+    harness.site.create_topic(topic)
+    reader = harness.read(topic)
+    sender = harness.spawn(plain_kafka.send_on_time, bootstrap, topic, rate, seconds, setup.payload_bytes, setup.seed)
+    harness.watch(reader, "ceiling: plain producer to consumer", count, sender.poll)
+    received = harness.finish(reader, sender.result(), 0.0, "ceiling: reading the rest")
     late = spread(received.at - received.due)
     return (
         Figure("plain_p50", "plain producer to consumer p50", late.p50, "ms"),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.clients.send import SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
 
 SECONDS = 20.0
@@ -11,15 +11,15 @@ NOTE = f"measured after {SECONDS:.0f} s of a steady stream that are not counted,
 _SOON = SendWindow(100, 2_000)
 
 
-def warm_up(stage: Harness, rate: float) -> tuple[str, ...]:
+def warm_up(harness: Harness, rate: float) -> tuple[str, ...]:
     """A steady stream for a while, to a separate topic; returns a note for the report. Does nothing without brokers."""
-    if stage.site.bootstrap is None:
+    if harness.site.bootstrap is None:
         return ()
-    topic, count = f"{stage.topic}.warm", int(rate * SECONDS)
-    stage.site.create_topic(topic)
-    reader = stage.read(topic)
-    sender = stage.spawn(send_steadily, replace(stage.job(count, _SOON), topic=topic), rate)
-    stage.watch(reader, "warming up", count, sender.poll)
+    topic, count = f"{harness.topic}.warm", int(rate * SECONDS)
+    harness.site.create_topic(topic)
+    reader = harness.read(topic)
+    sender = harness.spawn(send_steadily, replace(harness.job(count, _SOON), topic=topic), rate)
+    harness.watch(reader, "warming up", count, sender.poll)
     sent = sender.result()
-    stage.finish(reader, sent.accepted, float(sent.dues.max()), "warming up")
+    harness.finish(reader, sent.accepted, float(sent.dues.max()), "warming up")
     return (NOTE,)

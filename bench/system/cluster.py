@@ -215,7 +215,7 @@ class BenchCluster:
 
     def bill(self) -> Bill:
         """The cost of every process since it was first started."""
-        return tuple(meter.look(process.pid if process.running else None) for meter, process in self._meters)
+        return tuple(meter.read(process.pid if process.running else None) for meter, process in self._meters)
 
     @property
     def folder(self) -> Path:

@@ -31,7 +31,7 @@ class Span:
         return (self.ended_ms - self.began_ms) / 1000
 
 
-def look(folder: Path | None) -> DelayFileCounts:
+def counts(folder: Path | None) -> DelayFileCounts:
     """Empty for a foreign folder. Files that vanish during the scan are skipped."""
     shards = [] if folder is None else list((folder / "shards").glob("*"))
     work: set[Work] = set()
@@ -53,7 +53,7 @@ def watch(folder: Path, work: Work, within_s: float, meanwhile: Callable[[], Non
     began_ms: float | None = None
     give_up_at, last = time.monotonic() + within_s, 0.0
     while time.monotonic() < give_up_at:
-        at_work = work in look(folder).work
+        at_work = work in counts(folder).work
         now = time.time_ns() / 1e6
         if at_work and began_ms is None:
             began_ms = now

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from duemq.bench.clients.reader import HttpSource
+from duemq.bench.clients.reader import HttpReader
 from duemq.bench.system.system import SiteError, free_port, get
 from duemq.dev.servers.usage import Bill, Meter
 from duemq.storage.data_folder import disk_bytes
@@ -45,7 +45,7 @@ class EmbeddedServer:
         self.own = url is None
         scheme = "https" if "http.cert_file" in (settings or {}) else "http"
         self.url = (url or f"{scheme}://127.0.0.1:{free_port()}").rstrip("/")
-        self.source = HttpSource(self.url, sse)
+        self.source = HttpReader(self.url, sse)
         self.data, self._keeps_folder, self._shards = data, keep, shards
         self._settings = dict(settings or {})
         self._folder = Path()
@@ -145,7 +145,7 @@ class EmbeddedServer:
         if process.poll() is not None:
             self._process = None
             raise SiteError(f"the server ended unexpectedly with exit code {process.returncode}:\n{self._last_words()}")
-        self._meter.look(process.pid)
+        self._meter.read(process.pid)
         process.send_signal(how)
         try:
             process.wait(_STOP_WITHIN_S)
@@ -161,7 +161,7 @@ class EmbeddedServer:
 
     def bill(self) -> Bill | None:
         """The cost of our own server; None for a foreign one."""
-        return (self._meter.look(self._process.pid if self._process else None),) if self.own else None
+        return (self._meter.read(self._process.pid if self._process else None),) if self.own else None
 
     @property
     def folder(self) -> Path | None:

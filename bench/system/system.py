@@ -12,7 +12,7 @@ from typing import Protocol
 
 from duemq.bench.base.session import trusted
 from duemq.bench.base.workers import WorkerLink
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
 from duemq.dev.servers.usage import Bill
 
 
@@ -41,7 +41,7 @@ LAYOUTS = {"kafka": SystemLayout(1, 1, 1), "kafka3": SystemLayout(3, 3, 3)}
 class CountSource(Protocol):
     """Reads delivered messages. A frozen value that can be sent to another process."""
 
-    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
+    async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> ReceivedRecords:
         """Read `topic` from its start until told to stop, then the remaining records."""
         ...
 

@@ -27,11 +27,11 @@ from duemq.bus.base import (
 )
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
-from duemq.bus.embedded.chunk import Chunk, take
-from duemq.bus.embedded.compaction import Compactor
+from duemq.bus.embedded.chunk import Chunk, frames_from
+from duemq.bus.embedded.chunk_reader import ChunkReader
+from duemq.bus.embedded.compactor import Compactor
 from duemq.bus.embedded.group_commit import CommitGroup, GroupCommit, Trim
-from duemq.bus.embedded.history import History
-from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
 from duemq.bus.embedded.tail import RecentChunks, TailCache
@@ -68,8 +68,8 @@ class EmbeddedBus:
         self._topics, self._latest = load_topics(db)
         self._epochs: dict[str, int] = {}
         self._tails = TailCache(buffer_bytes)
-        self._history = History(db)
-        self.compactor = Compactor(db)
+        self._history = ChunkReader(db)
+        self._compactor = Compactor(db)
         self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint)
         self._subscriptions = Subscriptions(self._commits.check)
         self._closing = asyncio.Lock()
@@ -98,7 +98,7 @@ class EmbeddedBus:
             raise
 
     async def append(self, batches: Batches) -> AppendResults:
-        return await self._commits.submit(partial(self._stage_append, self._targets(batches)))
+        return await self._commits.submit(partial(self._stage_append, self._partitions_of(batches)))
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -111,7 +111,7 @@ class EmbeddedBus:
         if offset >= log_partition.end:
             return []
         if offset >= log_partition.tail.first:
-            return take(log_partition.tail.chunks_from(offset), offset, max_records, max_bytes)
+            return frames_from(log_partition.tail.chunks_from(offset), offset, max_records, max_bytes)
         records = self._history.read(log_partition, offset, max_records, max_bytes)
         # A reader far behind never waits otherwise: let other tasks run.
         await asyncio.sleep(0)
@@ -148,7 +148,7 @@ class EmbeddedBus:
 
     async def commit(self, batches: Batches, name: str, epoch: int) -> AppendResults:
         """Commit for `EpochCommitter`, its only caller."""
-        stage = partial(self._stage_commit, self._targets(batches), name, epoch)
+        stage = partial(self._stage_commit, self._partitions_of(batches), name, epoch)
         return await self._commits.submit(stage, at_once=True)
 
     def topic_state(self, topic: str) -> TopicState | None:
@@ -156,7 +156,7 @@ class EmbeddedBus:
         log_topic = self._topics.get(topic)
         return None if log_topic is None else TopicState(len(log_topic.partitions))
 
-    async def look_at(self, topics: Collection[str]) -> None:
+    async def look_up_topics(self, topics: Collection[str]) -> None:
         self._commits.check()
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
@@ -290,7 +290,7 @@ class EmbeddedBus:
         log_topic = self._topics.get(topic)
         return log_topic.partitions[partition] if log_topic and 0 <= partition < len(log_topic.partitions) else None
 
-    def _targets(self, batches: Batches) -> list[tuple[LogPartition, Sequence[bytes]]]:
+    def _partitions_of(self, batches: Batches) -> list[tuple[LogPartition, Sequence[bytes]]]:
         self._commits.check()
         appends = []
         for (topic, partition), frames in batches.items():
@@ -358,7 +358,7 @@ class EmbeddedBus:
             if at < partition.end:
                 chunk = self._chunk_at(partition, at)  # a chunk that is trimmed only in part is kept whole
                 cut, position = min(before, chunk.first), chunk.position
-        start = Start(before, group.timestamp, position)
+        start = PartitionStart(before, group.timestamp, position)
         group.trims[partition] = Trim(start, cut)
         group.batch.put(partition.start_key, layout.START.pack(*start))
         if cut > partition.cut:
@@ -380,7 +380,7 @@ class EmbeddedBus:
             partition.position += chunk.size
             self._tails.add(partition.tail, chunk)
         for partition, trim in group.trims.items():
-            self.compactor.note_trim(
+            self._compactor.record_trim(
                 partition.key(0), partition.key(trim.cut), trim.start.position - partition.start.position
             )
             partition.start, partition.cut = trim

@@ -96,7 +96,7 @@ def unpack_chunk(first: int, value: bytes) -> Chunk:
     return Chunk(first, timestamp, position, [value[a:b] for a, b in pairwise(ends)], size)
 
 
-def take(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
+def frames_from(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
     """Frames from `offset` on, within the bounds of `Bus.read`. The first of these chunks holds it."""
     records: list[StoredRecord] = []
     total = 0

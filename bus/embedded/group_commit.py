@@ -20,7 +20,7 @@ from rocksdict import Rdict, WriteBatch
 
 from duemq.bus.base import AppendResult
 from duemq.bus.embedded.chunk import Chunk, cut, pack_chunk
-from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic
 from duemq.model.errors import DuemqError, StoreFailed, Unavailable
 from duemq.model.rocksdb_errors import translate
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Trim(NamedTuple):
     """The new start of a partition, and the offset below which its chunks are gone."""
 
-    start: Start
+    start: PartitionStart
     cut: int
 
 

@@ -34,7 +34,7 @@ _PARTITION_KEY = Struct(">cIH")
 MAX_PARTITIONS = 0xFFFF
 
 
-class Start(NamedTuple):
+class PartitionStart(NamedTuple):
     """Where a trimmed partition begins, and what its last chunk would hold if it was trimmed, too."""
 
     offset: int = 0

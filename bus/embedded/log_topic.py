@@ -9,7 +9,7 @@ from rocksdict import Rdict
 from duemq.bus.base import TopicInfo
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.chunk import read_head
-from duemq.bus.embedded.layout import Start
+from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.tail import RecentChunks
 from duemq.model.errors import CorruptStore
 
@@ -25,7 +25,7 @@ class LogPartition:
     __slots__ = ("cut", "end", "gaps", "gaps_key", "name", "number", "position", "prefix", "start", "start_key", "tail")
 
     def __init__(
-        self, topic: str, topic_number: int, number: int, start: Start, gaps: tuple[tuple[int, int], ...] = ()
+        self, topic: str, topic_number: int, number: int, start: PartitionStart, gaps: tuple[tuple[int, int], ...] = ()
     ) -> None:
         self.name = (topic, number)
         self.number = number
@@ -60,7 +60,7 @@ class LogTopic:
 
 
 def new_topic(name: str, number: int, partitions: int) -> LogTopic:
-    return LogTopic(name, number, tuple(LogPartition(name, number, at, Start()) for at in range(partitions)))
+    return LogTopic(name, number, tuple(LogPartition(name, number, at, PartitionStart()) for at in range(partitions)))
 
 
 def load_topics(db: Rdict) -> tuple[dict[str, LogTopic], int]:
@@ -85,7 +85,7 @@ def load_topics(db: Rdict) -> tuple[dict[str, LogTopic], int]:
 
 def _load_partition(db: Rdict, topic: str, topic_number: int, at: int) -> tuple[LogPartition, int]:
     row = db.get(layout.start_key(topic_number, at))
-    start = Start() if row is None else Start(*layout.START.unpack(row))
+    start = PartitionStart() if row is None else PartitionStart(*layout.START.unpack(row))
     gaps = tuple(layout.GAP.iter_unpack(db.get(layout.gaps_key(topic_number, at)) or b""))
     partition = LogPartition(topic, topic_number, at, start, gaps)
     rows = db.iter()

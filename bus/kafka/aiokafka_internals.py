@@ -134,7 +134,7 @@ def _with_names(method: MethodType, **names: Any) -> MethodType:
     return MethodType(function, method.__self__)
 
 
-class Lenient(NamedTuple):
+class LenientRecord(NamedTuple):
     """A record of a batch that aiokafka's parser cannot finish."""
 
     offset: int
@@ -146,7 +146,7 @@ class Lenient(NamedTuple):
     checksum: None = None
 
 
-def leniently(raw: memoryview | bytes) -> Iterator[Lenient]:
+def leniently(raw: memoryview | bytes) -> Iterator[LenientRecord]:
     """The records of a batch of magic 2, with U+FFFD for invalid UTF-8 in header names.
 
     The layout is in aiokafka/record/default_records.py.
@@ -171,7 +171,7 @@ def leniently(raw: memoryview | bytes) -> Iterator[Lenient]:
         headers = [((field() or b"").decode(errors="replace"), field()) for _ in range(count)]
         at = start + size
         stamp = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + since
-        yield Lenient(batch.base_offset + step, stamp, batch.timestamp_type, key, value, headers)
+        yield LenientRecord(batch.base_offset + step, stamp, batch.timestamp_type, key, value, headers)
 
 
 class _Batches:

@@ -97,9 +97,9 @@ class NamedBus:
     def topic_state(self, topic: str) -> TopicState | None:
         return self._inner.topic_state(self._name(topic))
 
-    async def look_at(self, topics: Collection[str]) -> None:
+    async def look_up_topics(self, topics: Collection[str]) -> None:
         with self._errors():
-            await self._inner.look_at([self._name(topic) for topic in topics])
+            await self._inner.look_up_topics([self._name(topic) for topic in topics])
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         with self._errors():

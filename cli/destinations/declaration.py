@@ -53,7 +53,7 @@ def fields_of(
 
 def warn_of_private_address(url: str) -> None:
     """Warn at once of an address that every message would fail with, unless the operator allows it."""
-    from duemq.relay.network.addresses import ForbiddenAddress, check_address
+    from duemq.relay.network.address import ForbiddenAddress, check_address
 
     host = urlsplit(url).hostname or ""
     if host == "localhost":

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duemq.cli.doctor.finding import Finding, Level, Role, error
+from duemq.cli.doctor.finding import Finding, Role, Severity, error
 from duemq.cli.wiring import startup
 
 EXAMPLES = """Examples:
@@ -21,7 +21,7 @@ Run it as the server's user, with the server's settings; the server may be runni
 with --strict a warning counts as an error.
 """
 
-_COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
+_COLOURS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 
 
 def doctor(
@@ -45,7 +45,7 @@ def doctor(
         "zookeeper.hosts": zookeeper, "bus": "kafka" if kafka and not zookeeper else None,
     }  # fmt: skip
     role, findings = _find(startup.nested_options(options, further), config, role)
-    bad = {Level.ERROR, Level.WARNING} if strict else {Level.ERROR}
+    bad = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
     if json:
         _print_json(role, findings)
     else:
@@ -81,7 +81,7 @@ def _find(options: dict[str, Any], config: Path | None, role: Role | None) -> tu
 def _print_json(role: Role, findings: list[Finding]) -> None:
     from duemq.cli.output import echo_json
 
-    worst = max((finding.level for finding in findings), key=list(Level).index, default=Level.OK)
+    worst = max((finding.level for finding in findings), key=list(Severity).index, default=Severity.OK)
     echo_json({"role": role, "level": worst, "findings": [finding._asdict() for finding in findings]})
 
 

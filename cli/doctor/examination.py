@@ -13,7 +13,7 @@ from duemq.cli.doctor.folder import check_folder
 from duemq.cli.doctor.kafka import check_brokers
 from duemq.cli.doctor.machine import check_clock, check_open_files, check_versions, judge_unit, unit_fields
 from duemq.cli.doctor.server import check_server
-from duemq.cli.doctor.zookeeper import judge_zookeeper, look_at_zookeeper, unreachable
+from duemq.cli.doctor.zookeeper import examine_zookeeper, judge_zookeeper, unreachable
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import kafka_options, zookeeper_options
@@ -35,7 +35,7 @@ async def examine(settings: Settings, role: Role) -> AsyncIterator[Finding]:
     prefix = _prefix(settings, role)
     if role is not Role.SERVE and settings.zookeeper.hosts:
         try:
-            identity, nodes = await look_at_zookeeper(zookeeper_options(settings), settings.cluster)
+            identity, nodes = await examine_zookeeper(zookeeper_options(settings), settings.cluster)
         except DuemqError as failed:
             yield unreachable(failed)
         else:

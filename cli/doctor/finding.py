@@ -15,7 +15,7 @@ class Role(StrEnum):
     RELAY = "relay"
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     OK = "ok"
     WARNING = "warning"  # works now, but may fail later
     ERROR = "error"  # does not work, or accepted messages are at risk
@@ -25,18 +25,18 @@ class Finding(NamedTuple):
     """`subject`: the object of the check. `remedy`: what to do; only for a warning or an error."""
 
     subject: str
-    level: Level
+    level: Severity
     detail: str
     remedy: str = ""
 
 
 def ok(subject: str, detail: str) -> Finding:
-    return Finding(subject, Level.OK, detail)
+    return Finding(subject, Severity.OK, detail)
 
 
 def warning(subject: str, detail: str, remedy: str) -> Finding:
-    return Finding(subject, Level.WARNING, detail, remedy)
+    return Finding(subject, Severity.WARNING, detail, remedy)
 
 
 def error(subject: str, detail: str, remedy: str) -> Finding:
-    return Finding(subject, Level.ERROR, detail, remedy)
+    return Finding(subject, Severity.ERROR, detail, remedy)

@@ -16,7 +16,7 @@ _FAR_SHARE = 0.5  # share of the bound above which a clock's offset gets a warni
 _LONGEST_TRANSACTION_MS = 60_000  # the default timeout of Java's clients; a lower limit would refuse them
 
 
-class Topic(Protocol):
+class TopicFacts(Protocol):
     """`trouble`: partitions that cannot be written, with the reasons."""
 
     @property
@@ -27,19 +27,19 @@ class Topic(Protocol):
     def trouble(self) -> Mapping[int, str]: ...
 
 
-class Brokers(Protocol):
+class KafkaInspection(Protocol):
     """See `Inspection`."""
 
     def brokers(self) -> int: ...
     async def has_transactions_v2(self) -> bool: ...
     async def max_transaction_ms(self) -> int | None: ...
-    async def topic(self, name: str) -> Topic | None: ...
+    async def topic(self, name: str) -> TopicFacts | None: ...
     async def misfit(self, name: str, *, expires: bool) -> str | None: ...
     async def clock_offset_ms(self) -> float | None: ...
 
 
 async def check_brokers(
-    brokers: Brokers,
+    brokers: KafkaInspection,
     settings: Settings,
     shards: int | None,
     names: TopicNames = TopicNames(),  # noqa: B008  # a value
@@ -73,7 +73,7 @@ async def check_brokers(
     yield await _clock(brokers, settings.node.max_clock_offset_ms)
 
 
-async def _longest_transaction(brokers: Brokers) -> Finding:
+async def _longest_transaction(brokers: KafkaInspection) -> Finding:
     longest = await brokers.max_transaction_ms()
     if longest is None:
         return ok("brokers", "their limit for open transactions is unknown: duemq's user may not describe them")
@@ -86,7 +86,7 @@ async def _longest_transaction(brokers: Brokers) -> Finding:
     )  # fmt: skip
 
 
-async def _own_topic(brokers: Brokers, name: str, partitions: int | None, *, expires: bool) -> Finding:
+async def _own_topic(brokers: KafkaInspection, name: str, partitions: int | None, *, expires: bool) -> Finding:
     about = await brokers.topic(name)
     if about is None:
         return warning(
@@ -103,14 +103,14 @@ async def _own_topic(brokers: Brokers, name: str, partitions: int | None, *, exp
     return _trouble(name, about) or ok("topics", f"{name}: {about.partitions} partitions, {about.copies} replicas")
 
 
-def _trouble(name: str, about: Topic) -> Finding | None:
+def _trouble(name: str, about: TopicFacts) -> Finding | None:
     if not about.trouble:
         return None
     partition, reason = min(about.trouble.items())
     return error("topics", f"{name}: partition {partition}: {reason}", "start the brokers that hold its replicas")
 
 
-async def _clock(brokers: Brokers, bound_ms: int) -> Finding:
+async def _clock(brokers: KafkaInspection, bound_ms: int) -> Finding:
     try:
         offset = await brokers.clock_offset_ms()
     except DuemqError as failed:

@@ -8,21 +8,21 @@ from duemq.cli.doctor.finding import Finding, error, ok, warning
 from duemq.cli.settings.settings import Settings
 from duemq.election.zookeeper.layout import Layout, decode_identity
 from duemq.election.zookeeper.options import ZooKeeperOptions
-from duemq.election.zookeeper.session import Session
+from duemq.election.zookeeper.session import ZooKeeperSession
 from duemq.model.errors import DuemqError
 from duemq.model.topics.cluster_identity import ClusterIdentity
 
 _SUBJECT = "zookeeper"
 
 
-async def look_at_zookeeper(
+async def examine_zookeeper(
     options: ZooKeeperOptions, cluster: str
 ) -> tuple[ClusterIdentity | None, Sequence[str] | None]:
     """The cluster's shared identity, and the names of its live nodes; None for what does not exist yet.
 
     Raises Unavailable and BadConfig.
     """
-    session = Session(options, lambda state: None, lambda path: None)
+    session = ZooKeeperSession(options, lambda state: None, lambda path: None)
     await session.open()
     try:
         layout = Layout(f"{options.chroot}/{cluster}")

@@ -76,10 +76,10 @@ def _hand_over(client: Admin, file: Path, link: bool) -> FileImport:
     from dataclasses import asdict
 
     from duemq.model.errors import BadDelayFile
-    from duemq.storage.imports.importer import glance
+    from duemq.storage.imports.import_file import summary_of
 
     try:
-        metadata = asdict(glance(file))
+        metadata = asdict(summary_of(file))
     except BadDelayFile as error:
         # The server repeats the path: drop it.
         raise BadDelayFile(f"{file}: {error}") from error

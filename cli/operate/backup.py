@@ -21,8 +21,8 @@ from duemq.cli.wiring import startup
 from duemq.model.errors import DuemqError, FolderRefused
 
 if TYPE_CHECKING:
+    from duemq.storage.backup.backup import Backup
     from duemq.storage.backup.backups import NewBackup
-    from duemq.storage.backup.manifest import Backup
 
 EXAMPLES = examples(
     "duemq backup /backup/duemq", "duemq backup /backup/duemq --data /var/lib/duemq --keep 14 --json | jq -r .backup"
@@ -95,7 +95,7 @@ def restore(
     deliver.
     """
     from duemq.cli.settings.settings import Settings
-    from duemq.storage.backup import manifest as backups
+    from duemq.storage.backup import backup as backups
     from duemq.storage.backup.restore import restore as put_in_place
 
     startup.keep_private()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from duemq.cli.output import echo_fields, echo_json, echo_table
-from duemq.cli.profiles.connection import given_options, profile_names
+from duemq.cli.profiles.command_line import given_options, profile_names
 from duemq.cli.profiles.profiles import FIELDS, Profiles, checked_name
 from duemq.cli.session import AsJson, Url, examples, failure, server_url
 from duemq.model.errors import DuemqError

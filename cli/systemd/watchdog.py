@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from time import monotonic
 
 from duemq.background.loop import Loop
-from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.notifier import Notifier
 
 _EVERY_S = 5.0  # the status is checked at least this often
 _START_S = 60.0  # each check extends a long start by this
@@ -29,7 +29,7 @@ class Watchdog:
         self.status: Callable[[], str] = lambda: "it starts"
         self._ready = asyncio.Event()
         every_s = _EVERY_S if notifier.watchdog_s is None else min(_EVERY_S, notifier.watchdog_s / 3)
-        self._loop = Loop("watchdog", self._look, every_s=every_s)
+        self._loop = Loop("watchdog", self._check, every_s=every_s)
         self._told_ready = False
         self._last_status = ""
 
@@ -48,11 +48,11 @@ class Watchdog:
         await self._loop.run(self._stopping)
         self._notifier.tell("STOPPING=1", "STATUS=it stops")
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         notifier, board = self._notifier, self._notifier.board
         assert board is not None
         if not self.stuck():
-            notifier.note(ready=self._ready.is_set())
+            notifier.record(ready=self._ready.is_set())
         assignments = []
         all_well = board.all_well_since(monotonic() - (notifier.watchdog_s or _START_S))
         if not self._told_ready and board.all_ready():

@@ -13,11 +13,11 @@ from duemq.cli.settings.settings import Settings
 from duemq.cluster.backend import Backend
 from duemq.model.errors import BadConfig
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.proxy.gateway.shard_router import Selection
-from duemq.proxy.tracing.caller import TracedCalls
+from duemq.proxy.gateway.shard_router import ShardRouter
+from duemq.proxy.tracing.traced_calls import TracedCalls
 
 if TYPE_CHECKING:
-    from duemq.cluster.tracing.spans import Tracing
+    from duemq.cluster.tracing.tracing import Tracing
     from duemq.delay.metrics import Observer
 
 
@@ -30,7 +30,7 @@ async def open_tracing(
         yield None
         return
     try:
-        from duemq.cluster.tracing.spans import Tracing  # an extra, and 200 ms
+        from duemq.cluster.tracing.tracing import Tracing  # an extra, and 200 ms
     except ModuleNotFoundError as error:
         raise BadConfig(
             f"tracing.enabled = true needs {error.name}, which is not installed: pip install 'duemq[otel]'"
@@ -51,7 +51,7 @@ def observer_for(metrics: CollectorRegistry, tracing: Tracing | None) -> Observe
     return TracedObserver(metrics, tracing)
 
 
-def gateway_for(backend: Backend, selection: Selection, answer_s: float, tracing: Tracing | None) -> CommandGateway:
+def gateway_for(backend: Backend, selection: ShardRouter, answer_s: float, tracing: Tracing | None) -> CommandGateway:
     if tracing is None:
         return CommandGateway(backend, selection, answer_s)
     from duemq.proxy.tracing.gateway import TracedGateway

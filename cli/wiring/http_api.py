@@ -19,14 +19,14 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.base import Gateway
-from duemq.proxy.gateway.shard_router import selection_of
+from duemq.proxy.gateway.shard_router import router_of
 from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.relay_access import Ended, FiguresOf, RelayAccess, none_at_work
 from duemq.proxy.request.ingress import Ingress
 from duemq.web.status import ReadinessCollector
 
 if TYPE_CHECKING:  # an extra
-    from duemq.cluster.tracing.spans import Tracing
+    from duemq.cluster.tracing.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def http_api(
             settings.listen,
             extra={"action": "http.keys", "keys": 0},
         )
-    selection = selection_of(settings.proxy.selection, backend.shards)
+    selection = router_of(settings.proxy.selection, backend.shards)
     gateway = gateway_for(backend, selection, settings.http.answer_timeout_ms / 1000, tracing)
     metrics.register(ReadinessCollector(gateway.readiness))
     lost = Counter(

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.notifier import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import observer_for, open_tracing
 from duemq.cli.wiring.admin import administration_of, beside, key_maker

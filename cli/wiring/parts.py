@@ -17,7 +17,7 @@ from prometheus_client import (
 )
 
 from duemq.background.loop import Loop
-from duemq.background.metrics import LoopCollector
+from duemq.background.loop_collector import LoopCollector
 from duemq.bus.base import Bus, wall_clock
 from duemq.cli.settings.settings import Settings
 from duemq.cluster.clocks.clock import GuardedClock

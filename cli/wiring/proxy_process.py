@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from duemq.bus.base import Bus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.notifier import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import calls_of, open_tracing
 from duemq.cli.wiring.admin import beside, both
@@ -27,7 +27,7 @@ from duemq.cli.wiring.parts import (
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clocks.clock import GuardedClock
 from duemq.cluster.clocks.clock_watch import ClockWatch
-from duemq.cluster.relays.log import FiguresReader
+from duemq.cluster.relays.log import RelayFiguresReader
 from duemq.cluster.topics.internal_topics import IMPORTER, create_logs
 from duemq.cluster.topics.own_logs import OwnLogs
 from duemq.cluster.topics.topic_states import TopicStates
@@ -105,7 +105,7 @@ async def run_proxy(
         admin = Administration(lambda: bus, clock)
         instance = url_of(listener, settings.host)
         tracing = await opened.enter_async_context(open_tracing(settings, "proxy", instance, metrics))
-        relays = FiguresReader(lambda: bus, clock)
+        relays = RelayFiguresReader(lambda: bus, clock)
         api = http_api(settings, backend, metrics, stop, admin, tracing, relays.shown)
 
         async def follow(shut: asyncio.Event) -> None:

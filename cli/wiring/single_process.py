@@ -10,7 +10,7 @@ from pathlib import Path
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.notifier import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import calls_of, observer_for, open_tracing
 from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
@@ -26,7 +26,7 @@ from duemq.cli.wiring.parts import (
     registry,
 )
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
-from duemq.cluster.relays.log import FiguresReader
+from duemq.cluster.relays.log import RelayFiguresReader
 from duemq.cluster.topics.internal_topics import IMPORTER
 from duemq.cluster.topics.own_logs import OwnLogs
 from duemq.delay.api.control_socket import Control
@@ -84,7 +84,7 @@ async def serve(
         log = _log_path(folder.info.path) if own_log else None
         names = TopicNames(folder.info.prefix)
         relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics, log, names)
-        relays = FiguresReader(lambda: api.gateway.bus, clock)
+        relays = RelayFiguresReader(lambda: api.gateway.bus, clock)
         figures, readers = (relay.shown, ()) if own_log else (relays.shown, (relays.run,))
         grace_s = settings.http.shutdown_grace_s
         relays_run = (relay.run,) if settings.relay.enabled else ()

@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from duemq.cli.settings.settings import Settings
-    from duemq.cli.systemd.notify import Notifier
+    from duemq.cli.systemd.notifier import Notifier
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def become_server(workers: int = 1) -> Notifier:
 
     Returns the notifier of systemd, also for the processes that are forked later.
     """
-    from duemq.cli.systemd.notify import Notifier
+    from duemq.cli.systemd.notifier import Notifier
 
     keep_private()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -8,9 +8,9 @@ try:
     if find_spec("aiokafka") is None:  # which only a consumer of Kafka loads
         raise ModuleNotFoundError(name="aiokafka")
     from duemq.client.consumer.blocking import BlockingConsumer
+    from duemq.client.consumer.collector import ConsumerCollector
     from duemq.client.consumer.consumer import Consumer
     from duemq.client.consumer.message import Message
-    from duemq.client.consumer.metrics import ConsumerCollector
     from duemq.client.consumer.options import ConsumerOptions, Mode
     from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Reject, RetryLater
 except ModuleNotFoundError as error:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from duemq.client.consumer.done_ranges import Ranges
-from duemq.client.consumer.message import Message, Record
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.message import KafkaRecord, Message
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 
 
 class Partition(NamedTuple):
@@ -57,7 +57,7 @@ class MessageSource(Protocol):
     async def start(self) -> None: ...
 
     async def pull(self, timeout_ms: int, most: int) -> dict[Partition, list[Any]]:
-        """Up to `most` records (`message.Record`) by partition, after `timeout_ms` at the latest."""
+        """Up to `most` records (`message.KafkaRecord`) by partition, after `timeout_ms` at the latest."""
         ...
 
     def hold(self, partitions: Collection[Partition]) -> None:
@@ -114,7 +114,7 @@ class Watcher(Protocol):
         come again. `log_id`: see `MessageSource`."""
         ...
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: KafkaRecord) -> None:
         """A handler is done with the record, or the log has it as a retry or a dead letter."""
         ...
 
@@ -134,7 +134,7 @@ class ConsumerLog(Protocol):
         Raises Rejected if this log cannot serve a consumer, and errors of the log."""
         ...
 
-    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+    async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         """Send a message back, or to the dead letters. Returns the one that happened, once it is durable. Retries until
         it succeeds; after a cancel the outcome is unknown."""
         ...

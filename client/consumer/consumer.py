@@ -1,7 +1,7 @@
 """The consumer: pulls messages, gives them to handlers, and stores its position.
 
-    pull -> books (messages in hand) -> lanes (handlers) -> done: the book moves on
-                                                         -> failed: back through duemq, then the book moves on
+    pull -> trackers (messages in hand) -> workers (handlers) -> done: the tracker moves on
+                                                              -> failed: back through duemq, then it moves on
     the offset of the first message that is not done, and the ranges done after it, are stored every 5 s, with each
     pull, and at the end
 
@@ -31,12 +31,12 @@ from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import error_text, header_bytes
 from duemq.client.consumer.retry.policy import Pause, Wait
 from duemq.client.consumer.signals import stopped_by_signals
-from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.offset_tracker import OffsetTracker
 from duemq.client.consumer.work.room import Room
 from duemq.client.consumer.work.routes import FORMER, Routes
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.consumer.work.work import Route, Work
-from duemq.client.consumer.work.worker_pool import Lanes
+from duemq.client.consumer.work.worker_pool import WorkerPool
 from duemq.model.errors import Rejected
 from duemq.model.topics.group_topics import checked_group, retry_topic
 
@@ -92,9 +92,9 @@ class Consumer:
         self._log = log
         self._watcher = watcher
         self._retry = retry_topic(group)
-        self.routes = Routes()
-        self._books: dict[Partition, Book] = {}
-        self._lanes = Lanes(self, self.options.concurrency, self.options.keys_at_once)
+        self._routes = Routes()
+        self._trackers: dict[Partition, OffsetTracker] = {}
+        self._pool = WorkerPool(self, self.options.concurrency, self.options.keys_at_once)
         self._in_place = self.options.ordered or self.options.broadcasting
         self._room = Room(self.options, self._in_place)
         self._moved, self._started = asyncio.Event(), asyncio.Event()
@@ -159,25 +159,28 @@ class Consumer:
     @property
     def places(self) -> dict[Partition, FetchPosition]:
         """The fetch positions of this member's partitions."""
-        return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
+        return {
+            partition: FetchPosition(tracker.commit, tracker.pull)
+            for partition, tracker in dict(self._trackers).items()
+        }
 
     @property
     def lag(self) -> int | None:
         """Messages of this member's partitions that are not done; None while unknown. On Kafka, transaction markers
         count, too."""
-        if self.source is None or not self._books:
+        if self._source is None or not self._trackers:
             return None
         undone = 0
-        for partition, book in self._books.items():
-            if (end := self.source.end(partition)) is None:
+        for partition, tracker in self._trackers.items():
+            if (end := self._source.end(partition)) is None:
                 return None
-            undone += book.undone(end)
+            undone += tracker.undone(end)
         return undone
 
     @property
     def oldest_ms(self) -> int | None:
         """When the oldest message in hand was written to its topic, epoch ms; None if there is none."""
-        times = [book.oldest_ms for book in dict(self._books).values()]
+        times = [tracker.oldest_ms for tracker in dict(self._trackers).values()]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -189,7 +192,7 @@ class Consumer:
     @property
     def paused(self) -> bool:
         """A handler asked for a pause (`Pause`), and no message has succeeded since."""
-        return self._lanes.paused
+        return self._pool.paused
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -212,7 +215,7 @@ class Consumer:
     async def _work(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._lanes.run(), name="lanes")
+                group.create_task(self._pool.run(), name="worker pool")
                 await self._started.wait()
                 assert self.source is not None
                 self._pulling = group.create_task(_lasting(self._pull(self.source)), name="pull")
@@ -292,17 +295,17 @@ class Consumer:
         self.mismatches = tuple(mismatches)
 
     async def _lost(self, partitions: Collection[Partition]) -> None:
-        books = {each: book for each in partitions if (book := self._books.pop(each, None)) is not None}
-        self._lanes.release(books.values())
-        leaving = asyncio.create_task(self._leave(books), name="leaving partitions")
+        trackers = {each: tracker for each in partitions if (tracker := self._trackers.pop(each, None)) is not None}
+        self._pool.release(trackers.values())
+        leaving = asyncio.create_task(self._leave(trackers), name="leaving partitions")
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         await asyncio.shield(leaving)
 
-    async def _leave(self, books: Mapping[Partition, Book]) -> None:
+    async def _leave(self, trackers: Mapping[Partition, OffsetTracker]) -> None:
         now = asyncio.get_running_loop().time
         until = now() + self.options.stop_s
-        if not await self._lanes.finish(books.values(), self.options.stop_s):
+        if not await self._pool.finish(trackers.values(), self.options.stop_s):
             log.warning(
                 "consumer of group %s loses partitions while handlers are busy: their messages will come again",
                 self.group, extra={"action": "revoked"},
@@ -311,7 +314,7 @@ class Consumer:
             return
         try:
             async with asyncio.timeout(min(max(until - now(), 0) + _LATE_S / 2, _SAVE_S)):
-                await self._save(self.source, books)
+                await self._save(self._source, trackers)
         except TimeoutError:
             log.warning(
                 "consumer of group %s cannot store offsets of partitions that it loses: messages will come again",
@@ -329,13 +332,13 @@ class Consumer:
             if full_partitions and full_partitions >= source.partitions():
                 most = 0
             else:
-                most, stuck_partitions = self._room.admitted(self._books, source.partitions)
+                most, stuck_partitions = self._room.admitted(self._trackers, source.partitions)
                 full_partitions |= stuck_partitions
             if crowded := self._is_crowded():
                 self._moved.set()
-            if most <= 0 or crowded or self._lanes.paused:
-                wait_s = _AGAIN_S if any(book.aside for book in self._books.values()) else self._idle_s
-                if not await self._room.wait(len(self._books), wait_s) and now() - last_s >= self._idle_s:
+            if most <= 0 or crowded or self._pool.paused:
+                wait_s = _AGAIN_S if any(tracker.aside for tracker in self._trackers.values()) else self._idle_s
+                if not await self._room.wait(len(self._trackers), wait_s) and now() - last_s >= self._idle_s:
                     await source.idle()
                     last_s = now()
                 continue
@@ -343,44 +346,44 @@ class Consumer:
                 source.hold(full_partitions)
                 holding = full_partitions
             for partition, records in (await source.pull(_HELD_PULL_MS if full_partitions else _PULL_MS, most)).items():
-                self._take(partition, records)
+                self._accept(partition, records)
             last_s = now()
             self._moved.set()
             await asyncio.sleep(0)  # else, with a steady supply, no other task would get a turn
 
     def _read_again(self, source: MessageSource) -> frozenset[Partition]:
         """Reread partitions for keys that are free again. Returns those with as many set-aside messages as allowed."""
-        with_aside = {partition: book for partition, book in self._books.items() if book.aside}
+        with_aside = {partition: tracker for partition, tracker in self._trackers.items() if tracker.aside}
         if not with_aside:
             return frozenset()
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._again_at_s and not self._lanes.paused:
+        if now_s >= self._again_at_s and not self._pool.paused:
             self._again_at_s = now_s + _AGAIN_S
-            for partition, book in with_aside.items():
-                aside = book.aside
-                keys = {key for key in aside.keys if self._lanes.is_free(key)} if aside.may_read(now_s) else set()
+            for partition, tracker in with_aside.items():
+                aside = tracker.aside
+                keys = {key for key in aside.keys if self._pool.is_free(key)} if aside.may_read(now_s) else set()
                 if not keys:
                     continue
-                self._lanes.withdraw(keys)
+                self._pool.withdraw(keys)
                 if source.rewind(partition, aside.first(keys)):
-                    aside.read_again(keys, book.pull, now_s)
-        if sum(len(book.aside) for book in with_aside.values()) < _ASIDE * self.options.max_in_hand:
+                    aside.read_again(keys, tracker.pull, now_s)
+        if sum(len(tracker.aside) for tracker in with_aside.values()) < _ASIDE * self.options.max_in_hand:
             return frozenset()
-        return frozenset(partition for partition, book in with_aside.items() if not book.aside.reading)
+        return frozenset(partition for partition, tracker in with_aside.items() if not tracker.aside.reading)
 
     def _is_crowded(self) -> bool:
         """Whether `max_in_hand` messages are done without stored offsets. Without this bound, everything fetched before
         Kafka became unreachable would be done now, and again once Kafka is back."""
-        return sum(book.unsaved for book in self._books.values()) >= self.options.max_in_hand
+        return sum(tracker.unsaved for tracker in self._trackers.values()) >= self.options.max_in_hand
 
-    def _take(self, partition: Partition, records: list[Any]) -> None:
-        book = self._book(partition, records[0].offset)
+    def _accept(self, partition: Partition, records: list[Any]) -> None:
+        tracker = self._tracker(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self.routes.only(partition.topic)
         works, times = list[Work](), dict[int, int]()
         total, per_header = 0, header_bytes(records[0].headers)  # adding up all headers would cost too much
-        aside, skipped = book.aside, 0
-        for record in book.without_done(records):
+        aside, skipped = tracker.aside, 0
+        for record in tracker.without_done(records):
             message = Message(record) if not retried else message_of(record, True)
             route = only or self.routes.of(message, retried)
             if retried and (now := self.options.instance) and message.origin.instance not in ("", now):
@@ -394,28 +397,28 @@ class Consumer:
                 if key in aside.keys:
                     aside.add(record.offset, key)
                     continue
-            elif not aside.take(record.offset, key):  # done, or in hand
+            elif not aside.take_back(record.offset, key):  # done, or in hand
                 continue
             size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
-            works.append(Work(message, route, book, record.offset, size, key))
+            works.append(Work(message, route, tracker, record.offset, size, key))
             total += size
         self._room.add(len(works), total)
-        start = book.commit
-        book.pulled(times, records[-1].offset + 1)
+        start = tracker.commit
+        tracker.pulled(times, records[-1].offset + 1)
         if self._in_place:
             for offset in aside.came(records[-1].offset, asyncio.get_running_loop().time()):
-                book.done(offset)
-        if self._watcher is not None and self.source is not None:
-            self._watcher.pulled(partition, self.source.log_id(partition.topic), list(times), start)
+                tracker.done(offset)
+        if self._watcher is not None and self._source is not None:
+            self._watcher.pulled(partition, self._source.log_id(partition.topic), list(times), start)
         self._counts[partition.topic, "skipped"] += skipped
-        self._lanes.put(works)
+        self._pool.put(works)
 
-    def _book(self, partition: Partition, start: int) -> Book:
-        """The book of a partition; `start` is the position of a new one."""
-        if (book := self._books.get(partition)) is None:
-            assert self.source is not None
-            book = self._books[partition] = Book(start, self.source.done(partition))
-        return book
+    def _tracker(self, partition: Partition, start: int) -> OffsetTracker:
+        """The tracker of a partition; `start` is the position of a new one."""
+        if (tracker := self._trackers.get(partition)) is None:
+            assert self._source is not None
+            tracker = self._trackers[partition] = OffsetTracker(start, self._source.done(partition))
+        return tracker
 
     def _key(self, message: Message) -> object:
         key = message.key
@@ -427,9 +430,9 @@ class Consumer:
 
     def done(self, work: Work) -> None:
         """See `Owner`."""
-        work.book.done(work.offset)
+        work.tracker.done(work.offset)
         work.route.done += 1
-        if work.book.unsaved == 1 and self._saves_soon:
+        if work.tracker.unsaved == 1 and self._saves_soon:
             self._moved.set()
         if self._watcher is not None:
             self._watcher.ended(work.message.record)
@@ -437,7 +440,7 @@ class Consumer:
         room.messages -= 1
         room.bytes -= work.size
         if room.full:
-            room.look()
+            room.recheck()
 
     async def failed(self, work: Work, error: BaseException) -> float | None:
         """See `Owner`."""
@@ -447,7 +450,7 @@ class Consumer:
         origin = replace(message.origin.failed(now, text), instance=self.options.instance)
         message = Message(message.record, origin)
         if isinstance(to, Wait) and self._in_place:
-            if work.book.closed:
+            if work.tracker.closed:
                 self.released(work)
                 return None
             self._counts[message.topic, "retried"] += 1
@@ -459,7 +462,7 @@ class Consumer:
 
     def set_aside(self, work: Work) -> None:
         """See `Owner`."""
-        work.book.aside.add(work.offset, work.key)
+        work.tracker.aside.add(work.offset, work.key)
         self.released(work)
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
@@ -479,7 +482,7 @@ class Consumer:
         self._room.remove(work.size)
 
     def _end(self, work: Work, outcome: str) -> None:
-        work.book.done(work.offset)
+        work.tracker.done(work.offset)
         if self._saves_soon:
             self._moved.set()
         if self._watcher is not None:
@@ -491,7 +494,7 @@ class Consumer:
 
     async def _save_often(self, source: MessageSource) -> None:
         loop = asyncio.get_running_loop()
-        last_settle_s = -_SETTLE_S
+        last_advance_s = -_SETTLE_S
         while True:
             interval_s = self.options.commit_interval_s
             if self._is_crowded():
@@ -500,41 +503,41 @@ class Consumer:
                 async with asyncio.timeout(interval_s):
                     await self._moved.wait()
             self._moved.clear()
-            if loop.time() - last_settle_s >= _SETTLE_S:
-                await self._settle(source)
-                last_settle_s = loop.time()
-            await self._save(source, self._books)
+            if loop.time() - last_advance_s >= _SETTLE_S:
+                await self._advance_positions(source)
+                last_advance_s = loop.time()
+            await self._save(source, self._trackers)
             if self.options.commit_pause_s and not self._is_crowded():
-                undone = sum(len(book) + len(book.aside) for book in self._books.values())
+                undone = sum(len(tracker) + len(tracker.aside) for tracker in self._trackers.values())
                 await asyncio.sleep(max(self.options.commit_pause_s, _PLACE_S * undone))
 
-    async def _settle(self, source: MessageSource) -> None:
+    async def _advance_positions(self, source: MessageSource) -> None:
         """Store positions that moved without messages: past transaction markers, and of partitions without messages."""
         for partition in source.partitions():
-            book = self._books.get(partition)
-            if book is None or not (len(book) or book.aside):
+            tracker = self._trackers.get(partition)
+            if tracker is None or not (len(tracker) or tracker.aside):
                 position = await source.position(partition)
                 if position is None:
                     continue
-                book = self._book(partition, position)
-                if not len(book):
-                    book.pull = max(book.pull, position)
+                tracker = self._tracker(partition, position)
+                if not len(tracker):
+                    tracker.pull = max(tracker.pull, position)
 
-    async def _save(self, source: MessageSource, books: Mapping[Partition, Book]) -> None:
+    async def _save(self, source: MessageSource, trackers: Mapping[Partition, OffsetTracker]) -> None:
         async with self._saving:
             moved = {
-                partition: (book, place, book.unsaved)
-                for partition, book in books.items()
-                if (place := book.position) != book.saved
+                partition: (tracker, place, tracker.unsaved)
+                for partition, tracker in trackers.items()
+                if (place := tracker.position) != tracker.saved
             }
             if not moved:
                 return
             saved = await source.save({partition: place for partition, (_, place, _) in moved.items()})
             if saved:  # a partition whose log is in doubt does not block the others
-                for book, place, done in map(moved.__getitem__, saved):
-                    book.saved = place
-                    book.unsaved -= done
-                    if book.unsaved and self._saves_soon:  # done in between
+                for tracker, place, done in map(moved.__getitem__, saved):
+                    tracker.saved = place
+                    tracker.unsaved -= done
+                    if tracker.unsaved and self._saves_soon:  # done in between
                         self._moved.set()
                 self._room.open()
 

@@ -8,12 +8,14 @@ import time
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import error_text
-from duemq.client.consumer.retry.policy import Dead, Levels, Wait, decide
+from duemq.client.consumer.retry.policy import DeadLetter, Levels, Wait, decide
 
 log = logging.getLogger(__name__)
 
 
-def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> tuple[Wait | Dead, str]:
+def verdict(
+    group: str, options: ConsumerOptions, message: Message, error: BaseException
+) -> tuple[Wait | DeadLetter, str]:
     """When the message comes back or that it is dead, and the error text to report. Does not raise."""
     text = error_text(error, options.tell_errors)
     to = _decide(group, options, message, error)
@@ -28,7 +30,7 @@ def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseE
     return to, text
 
 
-def _decide(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | Dead:
+def _decide(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | DeadLetter:
     """A broken policy must not end the consumer, which would get the same message again and again."""
     try:
         return decide(error, options.retry, message.retried, int(time.time() * 1000))

@@ -6,8 +6,8 @@ import hashlib
 from typing import Final, Literal, NamedTuple
 
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.retry.headers import Header, Origin, returned, share_group_headers
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.headers import Header, RetryOrigin, returned, share_group_headers
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 from duemq.model.messages.dead_letters import SHARE_GROUP
 from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 
@@ -38,17 +38,17 @@ class Letter(NamedTuple):
     headers: Pairs
 
 
-def letter_of(group: str, message: Message, to: Wait | Dead, error: str) -> Letter:
+def letter_of(group: str, message: Message, to: Wait | DeadLetter, error: str) -> Letter:
     """The letter for a message that a group sends back."""
     record = message.record
     kind: Kind
-    if isinstance(to, Dead):
+    if isinstance(to, DeadLetter):
         kind, topic, wait, reason, origin = "dead", dead_letter_topic(group), AT_ONCE, to.reason, message.origin
     else:
         kind, topic, wait, reason = "retry", retry_topic(group), to, "failed"
         origin = message.origin.again() if to.counts else message.origin
     headers = returned(record.headers, origin, reason, error, message.value is None)
-    if isinstance(to, Dead):
+    if isinstance(to, DeadLetter):
         headers = dead_headers(group, headers, origin, error)
     place = LetterPlace(record.topic, record.partition, record.offset, record.timestamp)
     return Letter(topic, wait, letter_name(kind, group, place), headers)
@@ -61,7 +61,7 @@ def letter_name(kind: Kind, group: str, place: LetterPlace) -> str:
     return f"{kind}-{digest[:40]}"
 
 
-def dead_headers(group: str, headers: Pairs, origin: Origin, error: str) -> Pairs:
+def dead_headers(group: str, headers: Pairs, origin: RetryOrigin, error: str) -> Pairs:
     """The headers of a dead letter. Share group headers from earlier are replaced."""
     others = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
     return others + share_group_headers(origin, group, error)

@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from duemq.client.consumer.retry.headers import NULL, Header, Headers, Origin, epoch_ms, labels_in, origin_in, own
+from duemq.client.consumer.retry.headers import NULL, Header, Headers, RetryOrigin, epoch_ms, labels_in, origin_in, own
 from duemq.model.messages.dead_letters import DESTINATION, REDRIVEN_ID, REDRIVEN_ORIGIN
 
 _SUM_BYTES: Final = 9
 
 
-class Record(Protocol):
+class KafkaRecord(Protocol):
     """A Kafka record, as aiokafka returns it."""
 
     topic: str
@@ -33,11 +33,11 @@ class Message:
 
     __slots__ = ("_origin", "record")
 
-    def __init__(self, record: Record, origin: Origin | None = None) -> None:
+    def __init__(self, record: KafkaRecord, origin: RetryOrigin | None = None) -> None:
         self.record, self._origin = record, origin
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> RetryOrigin:
         """The message's first place."""
         if self._origin is None:
             record = self.record
@@ -48,7 +48,7 @@ class Message:
             if id_ and topic.startswith(DESTINATION):  # a dead letter of a destination: it came from another topic
                 topic = (self._text(REDRIVEN_ORIGIN) or topic).partition("/")[0]
             id_ = id_ or self._text("duemq-id") or place
-            self._origin = Origin(topic, record.partition, record.offset, id_, due_ms=self.due_ms)
+            self._origin = RetryOrigin(topic, record.partition, record.offset, id_, due_ms=self.due_ms)
         return self._origin
 
     @property
@@ -141,6 +141,6 @@ class Message:
         return f"<Message {self.id} of {self.topic}, attempt {self.attempt}>"
 
 
-def message_of(record: Record, is_retry: bool) -> Message:
+def message_of(record: KafkaRecord, is_retry: bool) -> Message:
     """The message of a record. `is_retry`: the record is from the group's retry topic."""
     return Message(record, origin_in(record.headers) if is_retry else None)

@@ -15,7 +15,7 @@ from duemq.client.http.values import Record
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
-class Follow:
+class TailFollower:
     """The state of one `tail`.
 
     Lines end only at LF, as the server writes them: splitting at every Unicode line break, as HTTP libraries do for

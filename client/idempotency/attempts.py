@@ -45,7 +45,7 @@ Work = Callable[[], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AttemptTerms:
     """The terms of attempts. `harmless`: errors after which at-most-once work may begin again. `store_s`: limit for the
     store's answer."""
 
@@ -76,7 +76,7 @@ class Attempts:
     """The attempts of one handler. `result` returns JSON."""
 
     def __init__(
-        self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], failpoint: Failpoint
+        self, store: Store, terms: AttemptTerms, cache: Cache, clock: Callable[[], int], failpoint: Failpoint
     ) -> None:
         self._store, self._terms, self._cache, self._clock, self._failpoint = store, terms, cache, clock, failpoint
         self._running: dict[bytes, asyncio.Event] = {}

@@ -24,7 +24,7 @@ import orjson
 
 from duemq.client.consumer.retry.policy import Reject
 from duemq.client.http.times import delay_ms
-from duemq.client.idempotency.attempts import Attempts, Terms
+from duemq.client.idempotency.attempts import Attempts, AttemptTerms
 from duemq.client.idempotency.base import Store
 from duemq.client.idempotency.cache import Cache
 from duemq.model.errors import Rejected
@@ -33,7 +33,7 @@ from duemq.model.failpoint import Failpoint, no_failpoint
 KEY_BYTES = 1_024
 
 
-class Identified(Protocol):
+class IdentifiedMessage(Protocol):
     """What the default key needs of a message: the `identity` of a `duemq.client.consumer.message.Message`, or this
     `id`."""
 
@@ -46,7 +46,7 @@ Handler = Callable[[Message], Awaitable[Any]]
 
 
 def _by_identity(message: Any) -> str:
-    identified: Identified = message
+    identified: IdentifiedMessage = message
     return getattr(message, "identity", None) or identified.id
 
 
@@ -105,7 +105,7 @@ def once(
             "by module and name handlers of two programs would do each other's work",
             "scope",
         )
-    terms = Terms(at_most_once, errors, delay_ms(keep), delay_ms(lease), store_timeout.total_seconds())
+    terms = AttemptTerms(at_most_once, errors, delay_ms(keep), delay_ms(lease), store_timeout.total_seconds())
 
     def wrap(handler: Handler[Message]) -> Handler[Message]:
         if not iscoroutinefunction(handler):

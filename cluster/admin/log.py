@@ -11,7 +11,7 @@ import orjson
 
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus, Subscription
-from duemq.cluster.admin.state import AdminState, Change, Value
+from duemq.cluster.admin.state import AdminState, ItemChange, Value
 from duemq.cluster.topics.internal_topics import ADMIN
 from duemq.model.errors import CorruptStore, OutcomeUnknown, Rejected, Unavailable
 
@@ -79,7 +79,7 @@ class AdminLog:
                 grown = await self._read(bus, subscription)
                 if (trouble := bus.troubles().get((ADMIN, 0))) is not None:
                     raise Unavailable(trouble)
-                self._loop.note_success()
+                self._loop.record_success()
                 if not grown:
                     await subscription.wait(_QUIET_S)
 
@@ -109,7 +109,7 @@ class AdminLog:
         await self._tell(all_=True)
         if self.keys_are_lost and _LOST not in state.items:
             now = self.clock()
-            change = Change(_LOST, state.version_of(_LOST) + 1, {"at": now}, now, "duemq")
+            change = ItemChange(_LOST, state.version_of(_LOST) + 1, {"at": now}, now, "duemq")
             await bus.append({(ADMIN, 0): [change.frame()]})
 
     @property
@@ -161,7 +161,7 @@ class AdminLog:
             raise Unavailable("the administrative log is being read for the first time")
         state, value = self.state, orjson.loads(orjson.dumps(value))  # as it will be read
         before = state.version_of(item) if version is None else version
-        change = Change(item, before + 1, value, self.clock(), by)
+        change = ItemChange(item, before + 1, value, self.clock(), by)
         if not always:
             state.check_room(change)
         bus = self._bus()

@@ -7,7 +7,7 @@ from typing import Final
 
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import ItemReader
-from duemq.model.callers.session import Session
+from duemq.model.callers.session import LoginSession
 from duemq.model.errors import Rejected
 
 MAX_SESSIONS: Final = 200
@@ -23,21 +23,21 @@ class Sessions:
 
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
         self._admin, self._clock = admin, clock
-        self._places: dict[str, Session] = {}
-        self._by_digest: dict[str, Session] = {}
-        self._reader = ItemReader(_KIND, Session.from_value)
+        self._places: dict[str, LoginSession] = {}
+        self._by_digest: dict[str, LoginSession] = {}
+        self._reader = ItemReader(_KIND, LoginSession.from_value)
         admin.on_change(self._on_change, _KIND)
 
     def _on_change(self) -> None:
         self._places = self._reader.read(self._admin.state)
         self._by_digest = {session.sha256: session for session in self._places.values()}
 
-    def find(self, digest: str) -> Session | None:
+    def find(self, digest: str) -> LoginSession | None:
         """The session whose cookie has this SHA-256, if it has not expired."""
         session = self._by_digest.get(digest)
         return None if session is None or session.expires_at <= self._clock() else session
 
-    async def begin(self, session: Session) -> None:
+    async def begin(self, session: LoginSession) -> None:
         """Put it into the place of an expired session, or a free one. If its caller has `MAX_OF_CALLER`, it replaces
         the oldest of them; if no place is free, the oldest of the caller with the most. Also removes some expired
         sessions.

@@ -39,7 +39,7 @@ class Item(NamedTuple):
     value: Value | None
 
 
-class Change(NamedTuple):
+class ItemChange(NamedTuple):
     """One change: `version` after it, `at` its time (epoch ms), `by` its caller."""
 
     item: str
@@ -64,7 +64,7 @@ class AdminState:
         was read."""
         self.changed_kinds = set[str]()
         """The kinds of items that have changed, until the reader clears it."""
-        self._behind: list[tuple[int, Change]] = []  # changes that may be newer than a snapshot still to come
+        self._behind: list[tuple[int, ItemChange]] = []  # changes that may be newer than a snapshot still to come
         self._sizes: dict[str, int] = {}
         self._removed: dict[str, None] = {}  # names of removed items, earliest first
         self._floor = 0  # the highest version of a forgotten removed item: no item gets it again
@@ -79,7 +79,9 @@ class AdminState:
             if "through" in document:
                 through, floor = int(document["through"]), int(document.get("floor", 0))
                 return self._apply_snapshot(through, floor, _items_of(document["items"]))
-            change = Change(*(document[name] for name in Change._fields))  # a newer version may have more fields
+            change = ItemChange(
+                *(document[name] for name in ItemChange._fields)
+            )  # a newer version may have more fields
             if not isinstance(change.item, str) or not isinstance(change.value, dict | None):
                 raise TypeError("it is not a change of an item")
         except (ValueError, KeyError, TypeError) as error:
@@ -89,7 +91,7 @@ class AdminState:
             return False
         return self._apply_change(change)
 
-    def _apply_change(self, change: Change) -> bool:
+    def _apply_change(self, change: ItemChange) -> bool:
         if change.version != self.version_of(change.item) + 1:
             return False
         self._put(change.item, Item(change.version, change.value))
@@ -143,7 +145,7 @@ class AdminState:
     def _size_of(self, kind: str) -> int:
         return sum(len(name) + size for name, size in self._sizes.items() if name.startswith(kind))
 
-    def check_room(self, change: Change) -> None:
+    def check_room(self, change: ItemChange) -> None:
         """Raises Rejected `bad_field` if there is no room for a change. A change that does not grow an item always has
         room."""
         size, before = len(orjson.dumps(change.value)), self._sizes.get(change.item, -len(change.item))

@@ -126,10 +126,10 @@ class Trail:
                 async with asyncio.timeout(_LAST_S):
                     await self.flush()
             except (TimeoutError, *_EXPECTED) as error:
-                self._lose(self._take_denied(), error)
+                self._lose(self._pop_denied(), error)
 
-    async def flush(self) -> float:
-        if entries := self._take_denied():
+    async def _flush(self) -> float:
+        if entries := self._pop_denied():
             try:
                 await self._append(DENIALS, entries)
             except BaseException:
@@ -137,7 +137,7 @@ class Trail:
                 raise
         return _FLUSH_S
 
-    def _take_denied(self) -> list[TrailEntry]:
+    def _pop_denied(self) -> list[TrailEntry]:
         entries = list(self._denied.values())
         if self._others:
             entries.append(TrailEntry(self._clock(), "", "", _OTHERS, "", 0, "", "", self._others))

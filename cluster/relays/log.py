@@ -31,7 +31,7 @@ _STOP_S = 2.0
 _FAILURES = 5  # of each destination: a failure takes up to 600 bytes
 
 
-class FiguresPublisher:
+class RelayFiguresPublisher:
     """`name`: of this relay. `measure` returns the figures of each destination that it serves. `clock` returns epoch
     ms."""
 
@@ -90,7 +90,7 @@ class FiguresPublisher:
         await self._bus().trim_older_than(RELAYS, self._clock() - int(2 * _FRESH_S * 1000))
 
 
-class FiguresReader:
+class RelayFiguresReader:
     """Follows the log while `run` runs. `clock` returns epoch ms."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
@@ -119,7 +119,7 @@ class FiguresReader:
         with closing(bus.subscribe(RELAYS, 0)) as subscription:
             records = await bus.read(RELAYS, 0, self._next, _READ)
             for record in records:
-                self._take(record)
+                self._apply(record)
                 self._next = record.offset + 1
             self._drop_old()
             if not records and await bus.end_offset(RELAYS, 0) < self._next:
@@ -128,7 +128,7 @@ class FiguresReader:
                 await subscription.wait(_QUIET_S)
         return 0.0
 
-    def _take(self, record: StoredRecord) -> None:
+    def _apply(self, record: StoredRecord) -> None:
         try:
             document = orjson.loads(unpack_record(record.frame).payload)
             by_relay = self._figures.setdefault(document["destination"], {})

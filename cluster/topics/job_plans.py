@@ -14,7 +14,7 @@ import orjson
 from duemq.bus.base import Bus
 from duemq.cluster.topics.internal_topics import JOBS
 from duemq.model.errors import LogFailed
-from duemq.model.log.job import Job, Position
+from duemq.model.log.job import Job, PlanPosition
 from duemq.model.messages.record import pack_record, unpack_record
 
 MAX_ENTRIES: Final = 1_000
@@ -54,7 +54,7 @@ async def append_whole(bus: Bus, job_id: str, entries: Sequence[str]) -> None:
     await bus.append({(JOBS, 0): frames})
 
 
-async def read_plan(bus: Bus, job: Job, position: Position) -> AsyncGenerator[Step, None]:
+async def read_plan(bus: Bus, job: Job, position: PlanPosition) -> AsyncGenerator[Step, None]:
     """The steps of a job's plan, starting with the one at this position, up to the last one or the log's current end.
 
     Raises the errors of `Bus.read`.

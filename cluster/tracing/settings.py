@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from duemq.model.settings import Section, Switch
+from duemq.model.settings import SettingsSection, Switch
 
 
-class TracingSettings(Section):
+class TracingSettings(SettingsSection):
     enabled: Switch = False
     spans_per_s: Annotated[int, Field(ge=1, le=10_000)] = 10

@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from duemq.delay.api.snapshots import span_of
-from duemq.delay.imports.copies import Copy
+from duemq.delay.imports.file_copies import FileCopy
 from duemq.delay.reads.local_reader import ShardHolder
 from duemq.delay.recovery.replica_snapshot import read_part
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
 from duemq.model.errors import Rejected, Unavailable
+from duemq.web.json_response import JsonResponse
 from duemq.web.problem import problem, problem_response
-from duemq.web.reply import JsonResponse
 
 _OFFSETS: Final = re.compile(r"\d{1,18}(?:,\d{1,18}){0,1999}")
 _SHARD: Final = "/internal/shards/{shard:int}/copies"
@@ -69,7 +69,7 @@ def _shard(holder: ShardHolder, request: Request) -> Shard:
     return shard
 
 
-def copy_of(document: dict[str, int | str]) -> Copy:
+def copy_of(document: dict[str, int | str]) -> FileCopy:
     """Raises Unavailable if it is not a copy."""
     try:
         rows, checksum, size, sha256 = (document[name] for name in ("rows", "checksum", "size", "sha256"))
@@ -77,5 +77,5 @@ def copy_of(document: dict[str, int | str]) -> Copy:
         raise Unavailable(f"not what a node says of a file: {document!r:.100}") from error
     match rows, checksum, size, sha256:
         case int(), int() | None, int(), str():
-            return Copy(rows, checksum, size, sha256)
+            return FileCopy(rows, checksum, size, sha256)
     raise Unavailable(f"not what a node says of a file: {document!r:.100}")

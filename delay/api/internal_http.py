@@ -36,8 +36,8 @@ from duemq.model.messages.key import KEY_BYTES
 from duemq.web import status
 from duemq.web.admission import Admission, AdmissionMiddleware
 from duemq.web.body import read_body
+from duemq.web.json_response import JsonResponse, in_slices
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
-from duemq.web.reply import JsonResponse, in_slices
 
 _INTERNAL = "/internal/"
 _BROWSER = frozenset((b"origin", b"sec-fetch-site"))

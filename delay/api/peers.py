@@ -17,7 +17,7 @@ from duemq.cluster.shards.codec import token_headers
 from duemq.cluster.shards.view import ClusterView
 from duemq.delay.api.imported_files import copy_of
 from duemq.delay.api.snapshots import HttpSnapshotSource
-from duemq.delay.imports.copies import Copy
+from duemq.delay.imports.file_copies import FileCopy
 from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import CorruptStore, DiskFull, StoreFailed, Unavailable
@@ -67,13 +67,13 @@ class HttpPeers:
     def _source(self, peer: Member) -> HttpSnapshotSource:
         return HttpSnapshotSource(peer.url, self._headers, tls=self._tls)
 
-    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
+    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, FileCopy]]:
         nodes = list(self._sources(shard))
         query = {"offsets": ",".join(map(str, offsets))}
         answers = await asyncio.gather(*(self._copies_of(node, shard, query) for node in nodes))
         return {node.name: answer for node, answer in zip(nodes, answers, strict=True) if answer is not None}
 
-    async def _copies_of(self, node: Member, shard: int, query: Mapping[str, str]) -> dict[int, Copy] | None:
+    async def _copies_of(self, node: Member, shard: int, query: Mapping[str, str]) -> dict[int, FileCopy] | None:
         try:
             raw = await self._get(node, f"{shard}/copies", query, {}, 200)
             return {int(offset): copy_of(document) for offset, document in orjson.loads(raw)["copies"].items()}

@@ -12,7 +12,7 @@ from duemq.model.messages.ended import EndedMessage
 from duemq.model.messages.import_command import ImportCommand
 from duemq.model.messages.key import KEY_BYTES
 from duemq.model.messages.message import Change, Schedule, read_change, read_name, read_schedule
-from duemq.model.messages.plain import ByName, Malformed, RecordPosition, command_of
+from duemq.model.messages.plain import ByName, MalformedRecord, RecordPosition, command_of
 from duemq.model.messages.record import StoredRecord
 
 
@@ -30,7 +30,7 @@ class View(Protocol):
     def contents(self, sums: Sequence[str]) -> list[int | None]: ...
 
 
-Other = Change | ByName | ImportCommand | Malformed
+Other = Change | ByName | ImportCommand | MalformedRecord
 """A parsed command other than a schedule."""
 
 _Meaning = bytes | Other
@@ -75,8 +75,8 @@ def understand(
 def _obey(offset: int, meaning: _Meaning, answer: Answer | None) -> _Meaning:
     """Obey the ledger even if the master had another version, which understood less."""
     if answer is Answer.MALFORMED:
-        return Malformed("the ledger says so")
-    if isinstance(meaning, Malformed):
+        return MalformedRecord("the ledger says so")
+    if isinstance(meaning, MalformedRecord):
         raise Diverged(
             f"command {offset} was valid for the master of its time and is not here ({meaning.reason}): "
             "is this an older version of duemq, or one with another number of shards?"

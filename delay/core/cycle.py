@@ -7,7 +7,7 @@ against it. A cycle is first computed (`Cycle`), then committed to the log, and 
     batch = cycle.read(commands)             # parse them
     cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
     cycle.take(now, keys, rows, complete)    # due messages; a follower: cycle.follow(entry, keys, rows)
-    cycle.settle(files)                      # imported files; then `defer` undeliverable messages, and `rest_at`
+    cycle.decide_files(files)                # imported files; then `defer` undeliverable messages, and `rest_at`
     ... commit outbox and cycle.entry() ...
     store.write(*store_changes(cycle, entry), ...)   # delay/replica/store_changes.py
 
@@ -46,7 +46,7 @@ from duemq.model.messages.key import (
 )
 from duemq.model.messages.message import CANCEL, MOVE, MOVE_WITH_EXPIRY, MOVES, PURGE, REDRIVE, Change, read_name
 from duemq.model.messages.names import Name
-from duemq.model.messages.plain import ByName, Malformed, RecordPosition
+from duemq.model.messages.plain import ByName, MalformedRecord, RecordPosition
 from duemq.model.messages.record import StoredRecord
 from duemq.model.messages.row import (
     attempt_of,
@@ -75,7 +75,7 @@ class Phase(IntEnum):
     """The progress of a cycle. Each step belongs to one phase, so that none can run out of order."""
 
     COMMANDS = 0  # lose, read, apply
-    DUE = 1  # entered by take or follow: settle, defer, rest_at
+    DUE = 1  # entered by take or follow: decide_files, defer, rest_at
     RECORDED = 2  # entered by entry: no more changes
 
 
@@ -151,7 +151,7 @@ class Cycle:
         for (offset, timestamp, frame), fields in zip(batch.commands, batch.schedules, strict=True):
             if fields is None:
                 other = batch.others[offset]
-                if isinstance(other, Malformed):
+                if isinstance(other, MalformedRecord):
                     self.answers[offset] = Answer.MALFORMED
                     self.malformed.append((StoredRecord(offset, timestamp, frame), other.reason))
                 elif isinstance(other, ImportCommand):
@@ -162,7 +162,7 @@ class Cycle:
                 continue
             due = fields.due
             key = make_key(due, offset, 0)
-            if fields.name_bytes and not self._take_name(key, offset, read_name(frame, fields), answers, lookups):
+            if fields.name_bytes and not self._claim_name(key, offset, read_name(frame, fields), answers, lookups):
                 continue
             row = row_of(frame, issue(shard, due, offset), fields)
             if key >= floor:
@@ -174,7 +174,7 @@ class Cycle:
             self._accepted += 1
         self.applied = batch.commands[-1].offset + 1
 
-    def _take_name(
+    def _claim_name(
         self,
         key: bytes,
         offset: int,
@@ -366,7 +366,7 @@ class Cycle:
         self._require(Phase.COMMANDS, "follow")
         self._phase = Phase.DUE
         self.scanned, self.scanned_rows, self.cursor = keys, rows, entry.cursor
-        self.settle(entry.imported)
+        self.decide_files(entry.imported)
         rows_of_deferred = dict(zip(keys, rows, strict=True)) if entry.deferred else {}
         for deferred in entry.deferred:
             row = self.placed.get(deferred.key) or rows_of_deferred[deferred.key]
@@ -387,7 +387,7 @@ class Cycle:
                 self._failed.add(deferred)
             self._put(deferred.to, row)
 
-    def _note_attempts(self, at: int) -> None:
+    def _record_attempts(self, at: int) -> None:
         """Record failed attempts and deaths in the rows."""
         for deferred in self.deferred:
             attempt = Attempt(at, deferred.reason)
@@ -397,12 +397,12 @@ class Cycle:
             elif deferred in self._failed:
                 self.placed[deferred.to] = with_attempt(self.placed[deferred.to], attempt)
 
-    def settle(self, decisions: Sequence[FileDecision]) -> None:
+    def decide_files(self, decisions: Sequence[FileDecision]) -> None:
         """Make the messages of valid local files pending, or refuse the files. Call it after `take`.
 
         All their keys are above T': a file whose window has begun is refused.
         """
-        self._require(Phase.DUE, "settle")
+        self._require(Phase.DUE, "decide_files")
         self.file_decisions = tuple(decisions)
         self._accepted += sum(decision.rows for decision in decisions)
 
@@ -471,7 +471,7 @@ class Cycle:
         """The ledger entry of this cycle, committed `at` ms. The horizons and `topics`: see `Entry`."""
         if self._phase is not Phase.RECORDED:
             self._require(Phase.DUE, "entry")
-            self._note_attempts(at)
+            self._record_attempts(at)
         self._phase = Phase.RECORDED
         added, removed, before = self.added_keys(), self.removed_keys(), self.before
         file_rows = sum(decision.rows for decision in self.file_decisions)

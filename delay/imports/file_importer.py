@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from duemq.background.loop import Loop
-from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
+from duemq.delay.imports.file_copies import FileCopy, FilePeers, NoPeers, fetch_copy
 from duemq.delay.imports.import_candidates import Candidates
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.replica.replica import Replica
@@ -31,7 +31,7 @@ from duemq.model.messages.import_command import cut
 from duemq.model.messages.key import due_of
 from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.jobs.jobs import ImportFile, NotTakenIn, Reading, TakenIn, import_answer
+from duemq.storage.jobs.jobs import ImportFailure, ImportFile, ImportSuccess, ReadProgress, import_answer
 from duemq.storage.jobs.parent import Lines, Unresponsive
 from duemq.storage.object_store import is_object
 from duemq.storage.shard.records import ImportRecord, LocalFile
@@ -77,13 +77,13 @@ class FileImporter:
         self.peers = peers or NoPeers()
         self._counts = counts or TieringCounts()
         self._loop = Loop(
-            "import", self._look, f"shard {shard}", every_s=_LOOK_S, expected=(DuemqError,), ends_on=(),
+            "import", self._run_steps, f"shard {shard}", every_s=_LOOK_S, expected=(DuemqError,), ends_on=(),
             first_s=_AGAIN_S, longest_s=_LONGEST_S, on_failure=lambda error: self._counts.count_failure(),
         )  # fmt: skip
         self._store = replica.store
         self._candidates = Candidates(policy, self.why_pending)
-        self.outcomes: dict[int, LocalFile | ImportProblem] = {}
-        self._to_look_at: list[tuple[int, int]] = []  # a heap: time of the next try (ms), and the offset of the command
+        self._outcomes: dict[int, LocalFile | ImportProblem] = {}
+        self._rechecks: list[tuple[int, int]] = []  # a heap: time of the next try (ms), and the offset of the command
         self._failures: dict[int, int] = {}  # how often an import failed for a reason other than the file
         self._copies: dict[int, int] = {}  # how many replicas have a file that is here, while they are too few
         self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a missing file
@@ -94,8 +94,8 @@ class FileImporter:
     def _pending_records(self) -> dict[int, ImportRecord]:
         """The pending files by the offset of their command; new ones become candidates."""
         records = self._store.imports.pending
-        for record in self._candidates.take(records):
-            heappush(self._to_look_at, (0, record.offset))
+        for record in self._candidates.add_new(records):
+            heappush(self._rechecks, (0, record.offset))
         return records
 
     # --- deciding -------------------------------------------------------------------------------------------------
@@ -166,18 +166,18 @@ class FileImporter:
         assert isinstance(outcome, LocalFile)
         return outcome
 
-    def copy(self, offset: int) -> tuple[Path, Copy] | None:
+    def copy(self, offset: int) -> tuple[Path, FileCopy] | None:
         """A file of this replica, for replicas without it."""
         outcome, store = self.outcomes.get(offset), self._store
         with suppress(FileNotFoundError):  # it was damaged or removed, so this replica has none
             if isinstance(outcome, LocalFile):
                 size = outcome.path.stat().st_size
-                return outcome.path, Copy(outcome.about.rows, outcome.checksum, size, outcome.about.content)
+                return outcome.path, FileCopy(outcome.about.rows, outcome.checksum, size, outcome.about.content)
             if (import_record := store.imports.get(offset)) is not None:
                 for file in store.delay_files.of(import_record.import_command.window):
                     if file.about.offset == offset:
                         path = store.path / file.name
-                        return path, Copy(file.about.rows, None, path.stat().st_size, file.about.content)
+                        return path, FileCopy(file.about.rows, None, path.stat().st_size, file.about.content)
         return None
 
     def why_waiting(self) -> str | None:
@@ -232,7 +232,7 @@ class FileImporter:
         """Work until cancelled. Errors are retried: no file may affect more than its import."""
         await self._loop.run()
 
-    async def _look(self) -> None:
+    async def _run_steps(self) -> None:
         while await self.step():
             pass
         await self.ask()
@@ -248,8 +248,8 @@ class FileImporter:
             async with self._turn, aclosing(self.work(job)) as answers:
                 async for line in answers:
                     answer = import_answer(line)
-                    if not isinstance(answer, Reading):
-                        self._note(store, left.pop(0), answer, now)
+                    if not isinstance(answer, ReadProgress):
+                        self._record(store, left.pop(0), answer, now)
                 if left:
                     raise StoreFailed(f"the import process ended before {left[0].import_command.path[-100:]}")
         except Exception as error:
@@ -261,7 +261,7 @@ class FileImporter:
 
     def _next(self, now: int, records: dict[int, ImportRecord]) -> list[ImportRecord]:
         todo: dict[int, ImportRecord] = {}
-        heap, latest = self._to_look_at, now + int(_LONGEST_S * 1000)
+        heap, latest = self._rechecks, now + int(_LONGEST_S * 1000)
         while heap and len(todo) < _TOGETHER and (heap[0][0] <= now or heap[0][0] > latest):  # or the clock went back
             offset = heappop(heap)[1]
             if offset in records and not isinstance(self.outcomes.get(offset), LocalFile):
@@ -280,14 +280,16 @@ class FileImporter:
             if Path(record.import_command.path).parent == beside:
                 self._put_off(record, cut(text[-1]), now, away=is_object(record.import_command.path))
             else:
-                heappush(self._to_look_at, (0, record.offset))
+                heappush(self._rechecks, (0, record.offset))
 
     def _put_off(self, record: ImportRecord, reason: str, now: int, *, away: bool = False) -> None:
         """Retry with backoff: the cause is not the file."""
         failures = self._failures.get(record.offset, 0)
         self._failures[record.offset] = failures + 1
         pause = min(_AGAIN_S * 2.0 ** min(failures, 30), _LONGEST_S)
-        self._settle(record.offset, self._problem(record.offset, reason, False, now, away), now + int(pause * 1000))
+        self._record_outcome(
+            record.offset, self._problem(record.offset, reason, False, now, away), now + int(pause * 1000)
+        )
 
     def _problem(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> ImportProblem:
         before = self.outcomes.get(offset)
@@ -295,10 +297,10 @@ class FileImporter:
         since = before.since if isinstance(before, ImportProblem) and not before.away else now
         return ImportProblem(reason, final, since, away)
 
-    def _settle(self, offset: int, outcome: LocalFile | ImportProblem, look_again: int | None = None) -> None:
-        self.outcomes[offset] = outcome
-        if look_again is not None:
-            heappush(self._to_look_at, (look_again, offset))
+    def _record_outcome(self, offset: int, outcome: LocalFile | ImportProblem, recheck_at: int | None = None) -> None:
+        self._outcomes[offset] = outcome
+        if recheck_at is not None:
+            heappush(self._rechecks, (recheck_at, offset))
         self._weigh(offset, outcome)
 
     def _job_file(self, folder: Path, record: ImportRecord) -> ImportFile:
@@ -308,13 +310,13 @@ class FileImporter:
             record.offset, command.window, command.rows, command.size, command.sha256, command.link,
         )  # fmt: skip
 
-    def _note(self, store: ShardStore, record: ImportRecord, answer: TakenIn | NotTakenIn, now: int) -> None:
-        if isinstance(answer, TakenIn):
+    def _record(self, store: ShardStore, record: ImportRecord, answer: ImportSuccess | ImportFailure, now: int) -> None:
+        if isinstance(answer, ImportSuccess):
             path = store.path / CatalogFile(answer.about).name
             local_file = LocalFile(answer.about, answer.checksum, path, answer.topics)
             if record.offset in store.imports.pending:
                 self._failures.pop(record.offset, None)
-                self._settle(record.offset, local_file)
+                self._record_outcome(record.offset, local_file)
             else:  # it was refused in the meantime
                 local_file.path.unlink(missing_ok=True)
         elif record.offset in store.imports.pending:
@@ -322,7 +324,7 @@ class FileImporter:
             if answer.skipped:
                 # Tried after the others, so that one unreadable object does not delay others forever.
                 problem = self._problem(record.offset, answer.reason, False, now, away=True)
-                self._settle(record.offset, problem, now + int(_SKIPPED_S * 1000))
+                self._record_outcome(record.offset, problem, now + int(_SKIPPED_S * 1000))
             elif answer.away:
                 self._counts.count_failure()
                 self._put_off(record, answer.reason, now, away=True)
@@ -331,7 +333,7 @@ class FileImporter:
                 self._put_off(record, answer.reason, now)
             else:
                 problem = self._problem(record.offset, answer.reason, answer.final, now)
-                self._settle(record.offset, problem, now + int(_AGAIN_S * 1000))
+                self._record_outcome(record.offset, problem, now + int(_AGAIN_S * 1000))
             if not isinstance(before, ImportProblem) or before.reason != answer.reason:
                 log.warning(
                     "shard %d cannot take in %s: %s%s", self._shard, record.import_command.path, answer.reason,
@@ -378,7 +380,7 @@ class FileImporter:
                 await self._fetch(store, records[offset], *source)
         self._tell()
 
-    async def _fetch(self, store: ShardStore, record: ImportRecord, node: str, copy: Copy) -> None:
+    async def _fetch(self, store: ShardStore, record: ImportRecord, node: str, copy: FileCopy) -> None:
         """Fetch a file from a peer, and validate it like any earlier import."""
         target = store.path / CatalogFile.imported_name(record.import_command.window, record.offset)
         try:
@@ -393,4 +395,4 @@ class FileImporter:
             "shard %d got %s of node %s", self._shard, record.import_command.path, node,
             extra={"action": "import", "shard": self._shard, "peer": node},
         )  # fmt: skip
-        heappush(self._to_look_at, (0, record.offset))
+        heappush(self._rechecks, (0, record.offset))

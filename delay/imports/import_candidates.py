@@ -34,7 +34,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def take(self, records: dict[int, ImportRecord]) -> list[ImportRecord]:
+    def add_new(self, records: dict[int, ImportRecord]) -> list[ImportRecord]:
         """Add new files: the last ones of `records`, which are in log order."""
         windows = self._windows
         new_records = list(takewhile(lambda record: record.offset not in windows, reversed(records.values())))[::-1]

@@ -20,7 +20,7 @@ from duemq.model.messages.row import shows_due
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.keyspace import ENDED
 from duemq.storage.message_index.index import MessageIndex
-from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
+from duemq.storage.message_index.runs import Entries, RunGroup, groups_of, merge, pages_of
 from duemq.storage.message_index.state import BuildStage
 
 log = logging.getLogger(__name__)
@@ -142,6 +142,6 @@ class IndexWorker:
         index.end_file(offset)
 
 
-def _merged(parts: Sequence[Entries]) -> list[tuple[Group, int, list[tuple[bytes, bytes]]]]:
+def _merged(parts: Sequence[Entries]) -> list[tuple[RunGroup, int, list[tuple[bytes, bytes]]]]:
     """Runs of all these entries, with their pages. Run it in a thread."""
     return [(group, len(some), list(pages_of(some))) for group, some in groups_of(merge(parts))]

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _EXCUSED = frozenset((ShardState.REBUILDING, ShardState.STOPPED, ShardState.CLOSED))
 
 
-class Watched(Protocol):
+class WatchedShard(Protocol):
     """A shard. `pulse`: when its task began its last cycle or read of the log, by `monotonic` (s)."""
 
     @property
@@ -25,10 +25,10 @@ class Watched(Protocol):
 
 
 class Liveness:
-    """Call `look` about every second. Time in which an outside cause delayed all shards does not count."""
+    """Call `check` about every second. Time in which an outside cause delayed all shards does not count."""
 
     def __init__(
-        self, shards: Mapping[int, Watched], limit_s: float, excused: Callable[[], bool],
+        self, shards: Mapping[int, WatchedShard], limit_s: float, excused: Callable[[], bool],
         is_held_up: Callable[[int], bool] = lambda shard: False, now: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
         """`limit_s`: a task without progress for longer is stuck. `excused`: whether the log, ZooKeeper, or the node's
@@ -39,7 +39,7 @@ class Liveness:
         self._excused_at: dict[int, float] = {}
         self._logged: set[int] = set()
 
-    def look(self) -> dict[int, float]:
+    def check(self) -> dict[int, float]:
         """How long (s) each stuck shard has been stuck."""
         now, all_excused = self._now(), self._excused()
         stuck = {}
@@ -59,4 +59,4 @@ class Liveness:
 
     async def watch(self) -> None:
         """One check, as a job of the node."""
-        self.look()
+        self.check()

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from duemq.delay.health import HealthTracker
+from duemq.delay.node_states import Condition
 from duemq.delay.shard.shard import Shard
-from duemq.delay.states import Condition
 from duemq.model.readiness import Readiness, Reason, ShardTrouble
 
 _OF_CONDITIONS: Final[Mapping[Condition, Reason]] = {

@@ -23,7 +23,7 @@ from duemq.model.errors import CorruptStore, DiskFull, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest, describe, sha256_of, with_sum
-from duemq.storage.checkpoint.replica_swap import Partial, PartialFile, settle
+from duemq.storage.checkpoint.replica_swap import PartialFile, PartialReplica, finish_replacement
 from duemq.storage.manifest import ListedFile
 
 log = logging.getLogger(__name__)
@@ -214,8 +214,8 @@ async def fetch(
     disk has too little space (fetched parts are removed), StoreFailed if this disk fails, and CorruptStore if the files
     do not have their checksums, or no replica can be opened on them.
     """
-    partial = Partial(into, failpoint)
-    await asyncio.to_thread(settle, into)
+    partial = PartialReplica(into, failpoint)
+    await asyncio.to_thread(finish_replacement, into)
     partial_manifest = await asyncio.to_thread(partial.manifest)
     manifest = await source.begin(shard, partial_manifest.id if partial_manifest else None, least)
     try:
@@ -250,7 +250,7 @@ class _Transfer:
         self,
         source: SnapshotSource,
         manifest: CheckpointManifest,
-        partial: Partial,
+        partial: PartialReplica,
         progress: Callable[[int, int], None],
         room: Callable[[int], None],
         failpoint: Failpoint,
@@ -262,7 +262,7 @@ class _Transfer:
     async def fetch(self, listed_file: ListedFile) -> None:
         if not listed_file.sha256:
             listed_file = with_sum(listed_file, await self._source.sha256(self._manifest.id, listed_file.name))
-        if await asyncio.to_thread(self._partial.take, listed_file):
+        if await asyncio.to_thread(self._partial.link, listed_file):
             self._report(listed_file.size)
             self._failpoint("file")
             return

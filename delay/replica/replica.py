@@ -27,7 +27,7 @@ from duemq.model.messages.record import StoredRecord, unpack_record
 from duemq.model.messages.row import topic_of, without_payload
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.catalog import CatalogFile
-from duemq.storage.keyspace import Position
+from duemq.storage.keyspace import LedgerPosition
 from duemq.storage.shard.records import LocalFile
 from duemq.storage.shard.store import KeyScan, ShardStore
 from duemq.wheel.expansion import Expansion
@@ -114,15 +114,15 @@ class Replica:
         self.store.write(
             puts,
             deletes,
-            Position(entry, ledger_offset),
+            LedgerPosition(entry, ledger_offset),
             windows,
             rowless,
             self._topic_changes(cycle, entry, imported_files),
         )
         self.read_to = ledger_offset
-        self.written.note(entry)
+        self.written.record(entry)
         self.store.last_ends.update(last_ends)
-        self.store.imports.note(imports)
+        self.store.imports.record(imports)
         for file in files:
             self.store.delay_files.add(file)
         if entry.imported and imported_files is not None:

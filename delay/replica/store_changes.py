@@ -51,6 +51,6 @@ def count_changes(cycle: Cycle, entry: Entry, wheel: Wheel) -> None:
     if cycle.scanned:
         wheel.take(dues_of(cycle.scanned), through=due_of(entry.cursor))
     else:
-        wheel.settle(due_of(entry.cursor))
+        wheel.advance(due_of(entry.cursor))
     if added := cycle.added_keys():
         wheel.add(dues_of(added))

@@ -20,10 +20,10 @@ class WrittenTopics:
         self._at = last.at
         self._incomplete_until = -1  # topics written to before this time (ms) may be missing
         if last.number >= 0:
-            self.note(last)
+            self.record(last)
 
-    def note(self, entry: Entry) -> None:
-        at, written_at = entry.at, self.written_at
+    def record(self, entry: Entry) -> None:
+        at, written_at = entry.at, self._written_at
         if entry.topics is None:
             self._incomplete_until = at + _KEPT_MS
         for topic in entry.topics or ():

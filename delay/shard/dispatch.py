@@ -73,7 +73,7 @@ class Dispatch:
         )
         for due, attempt, reason, until, dead in back:
             if dead:
-                self._bury(cycle, outbox, due, attempt, reason, now)
+                self._dead_letter(cycle, outbox, due, attempt, reason, now)
             else:
                 self._defer(cycle, due, now, attempt, reason, until)
         outbox.add(cycle.due, encoded_topics)
@@ -152,7 +152,7 @@ class Dispatch:
         to = make_key(at, offset_of(key), int.from_bytes(key[16:], "big"))
         cycle.defer(due, DeferredMessage(key, to, attempt, reason))
 
-    def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str, now: int) -> None:
+    def _dead_letter(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str, now: int) -> None:
         row = due[1]
         if not self._takes_dead_letters:
             self._defer(cycle, due, now, attempt_of(row), reason)

@@ -34,7 +34,7 @@ _MORE = 0.0
 _LOOKS = 30  # with a second between them
 
 
-class Context(Protocol):
+class MasterContext(Protocol):
     """What the shards of a node share. `clock` gives epoch ms."""
 
     @property
@@ -56,7 +56,7 @@ class Master:
         replica: Replica,
         bus: Bus,
         committer: Committer,
-        context: Context,
+        context: MasterContext,
         cycle_limits: CycleLimits,
         progress: Progress,
         files: FileImporter | None = None,
@@ -109,7 +109,7 @@ class Master:
         keys, rows, complete = replica.due(reach, cycle_limits.max_messages, cycle_limits.max_bytes)
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:
-            cycle.settle(self._files.decide(now))
+            cycle.decide_files(self._files.decide(now))
         cut_off = len(batch.commands) < len(commands)
         # Leftover commands are read again: no more of them than the next cycle may do.
         self._most_commands = min(

@@ -17,7 +17,7 @@ from duemq.cluster.shards.progress import Progress
 from duemq.cluster.topics.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import Linger
-from duemq.delay.imports.copies import Copy
+from duemq.delay.imports.file_copies import FileCopy
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.indexing.topic_counter import TopicCounter
@@ -25,8 +25,8 @@ from duemq.delay.metrics import ShardGauges, TieringCounts
 from duemq.delay.replica.replica import Replica, Tiers
 from duemq.delay.replica.retention import has_ends, has_history, purge_before
 from duemq.delay.shard.master import Master
+from duemq.delay.shard.shard_host import ShardHost
 from duemq.delay.shard.states import SHARD, ShardEvent, ShardState
-from duemq.delay.shard.surroundings import Surroundings
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import TieringWorker
@@ -34,9 +34,9 @@ from duemq.model.errors import Behind, DamagedFile, DiskFull, Fenced, ForeignLog
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.messages.ids import IdCodec
 from duemq.model.messages.key import first_key_at
-from duemq.model.scope import Scope
+from duemq.model.scope import FailureScope
 from duemq.storage.checkpoint.checkpoint import make_checkpoint
-from duemq.storage.checkpoint.replica_swap import Partial, settle
+from duemq.storage.checkpoint.replica_swap import PartialReplica, finish_replacement
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.keyspace import ROW
 from duemq.storage.rocksdb import Memory
@@ -126,7 +126,7 @@ class Shard:
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
-    async def run(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
+    async def run(self, node: ShardHost, cycle_limits: CycleLimits, linger_s: float) -> None:
         """Be standby or master until `stop`. Raises Fatal, and the errors of a failing disk or a lost bus."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
@@ -159,7 +159,7 @@ class Shard:
                     if again or not await self._rebuild(node, damaged=True):
                         raise
                 except (Fenced, Unavailable, UnknownTopic) as error:
-                    if error.scope > Scope.SHARD:
+                    if error.scope > FailureScope.SHARD:
                         raise
                     log.warning(
                         "shard %d starts again from the ledger: %s", self.number, error,
@@ -176,7 +176,7 @@ class Shard:
             self._buffer.close()
             self._ledger.close()
 
-    def _start_workers(self, node: Surroundings) -> None:
+    def _start_workers(self, node: ShardHost) -> None:
         self._tiering_worker = TieringWorker(
             self.number, self.replica, self._flushing, node.delay_files,
             lambda: max(node.clock(), self.replica.ledger_time), node.tiering_turn, counts=self.tiering_counts,
@@ -275,7 +275,7 @@ class Shard:
         """What the pending file of a command waits for."""
         return "" if self._importer is None else self._importer.why_pending(offset)
 
-    def copy(self, offset: int) -> tuple[Path, Copy] | None:
+    def copy(self, offset: int) -> tuple[Path, FileCopy] | None:
         """The imported file of a command on this replica; None if it has none."""
         return None if self._importer is None else self._importer.copy(offset)
 
@@ -290,12 +290,12 @@ class Shard:
             if subscription is not None:
                 subscription.wake()
 
-    def _should_lead(self, node: Surroundings) -> bool:
+    def _should_lead(self, node: ShardHost) -> bool:
         if self._failure is not None:
             raise self._failure
         return not self._stopping and self.number in node.election.owned_shards() and node.may_lead()
 
-    async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
+    async def _lead(self, node: ShardHost, cycle_limits: CycleLimits, linger_s: float) -> None:
         replica, given = self.replica, monotonic()
         assert self._buffer is not None
         if not replica.has_followed:  # detect another cluster's records before writing anything
@@ -349,7 +349,7 @@ class Shard:
             await node.election.release(self.number)
         log.info("shard %d was handed over", self.number, extra={"action": "hand over", "shard": self.number})
 
-    async def _recover(self, node: Surroundings) -> None:
+    async def _recover(self, node: ShardHost) -> None:
         """See `rebase`."""
         committer = await self._bus.committer(committer_name(self.number), self.replica.written.names)
         self._step(ShardEvent.ASKED_TO_REBASE)
@@ -360,7 +360,7 @@ class Shard:
             self._step(ShardEvent.REBASED)
             await committer.close()
 
-    async def _stand_by(self, node: Surroundings) -> None:
+    async def _stand_by(self, node: ShardHost) -> None:
         """Follow until the election gives this shard to us."""
         assert self._ledger is not None
         replica = self.replica
@@ -381,12 +381,12 @@ class Shard:
                 await self._ledger.wait(0 if more else _STANDBY_S)
                 await asyncio.sleep(0)
 
-    def _on_current(self, node: Surroundings) -> None:
-        self.behind, self._copies, self._no_copy = 0, 0, ""
+    def _on_current(self, node: ShardHost) -> None:
+        self._behind, self._copies, self._no_copy = 0, 0, ""
         self.progress.publish(self.replica.entry)
         node.on_ready(self.number)
 
-    async def _catch_up(self, node: Surroundings, error: Behind) -> None:
+    async def _catch_up(self, node: ShardHost, error: Behind) -> None:
         """Copy a peer, after a pause that grows with each attempt since the replica was current."""
         is_foreign = isinstance(error, ForeignLog)
         node.on_unfit(
@@ -401,7 +401,7 @@ class Shard:
         self.behind += 1
         self._copies += await self._rebuild(node)
 
-    async def _rebuild(self, node: Surroundings, *, damaged: bool = False) -> bool:
+    async def _rebuild(self, node: ShardHost, *, damaged: bool = False) -> bool:
         """Replace this replica by a more advanced one of a peer; False if no peer has one, or this disk has no space
         for it.
 
@@ -425,7 +425,7 @@ class Shard:
                     log.error("shard %d: %s", self.number, self._no_copy, extra={"action": "rebuild"})
                 return False
             finally:
-                settle(self._path)  # in case a disk failed between two renames
+                finish_replacement(self._path)  # in case a disk failed between two renames
                 self._open()
                 self._failure = None
                 self._start_workers(node)
@@ -479,7 +479,7 @@ class Shard:
             return False
         if not self.behind:
             async with self._flushing:
-                await in_thread(Partial(self._path).discard)
+                await in_thread(PartialReplica(self._path).discard)
         store, horizons = self.store, self._horizons
         horizon, end_horizon = horizons
         if horizons == self._purged_horizons and not has_history(store, horizon) and not has_ends(store, end_horizon):

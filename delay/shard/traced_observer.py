@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from duemq.cluster.tracing.spans import Tracing
 from duemq.cluster.tracing.trace_context import asks_for_spans, sampled_context
+from duemq.cluster.tracing.tracing import Tracing
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.metrics import Observer
 from duemq.model.log.ledger import Entry

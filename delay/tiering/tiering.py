@@ -20,7 +20,7 @@ from duemq.delay.metrics import TieringCounts
 from duemq.delay.replica.replica import Replica
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.endings import CompletionPass, CompletionTimer, complete_windows
-from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
+from duemq.delay.tiering.tiering_policy import QuietWindows, TieringPolicy, runs_of
 from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.messages.import_command import cut
@@ -67,9 +67,9 @@ class TieringWorker:
         self._clock, self._order, self.failpoint, self.work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
         self._load_event = asyncio.Event()  # set and replaced with every loaded window
-        self._settle_tracker = SettleTracker(policy.settle_ms)
-        self._join_tracker = SettleTracker(policy.join_ms)
-        self._completion_timer = CompletionTimer(policy.settle_ms)
+        self._quiet_windows = QuietWindows(policy.quiet_ms)
+        self._join_tracker = QuietWindows(policy.join_ms)
+        self._completion_timer = CompletionTimer(policy.quiet_ms)
         self._completion: CompletionPass | None = None
         self._loop = Loop(
             "far", self._turn, f"shard {shard}", expected=(Unavailable, Rejected), first_s=_AGAIN_S,
@@ -104,7 +104,7 @@ class TieringWorker:
             now, policy, store = self._clock(), self._policy, self._replica.store
             if windows := policy.to_load(store.delay_files, now):
                 await self._with_few_files(store, windows, self._load)
-            elif windows := self._settle_tracker.among(
+            elif windows := self._quiet_windows.among(
                 policy.worth_it(store.delay_files, self._replica.wheel.all_totals(), now), now
             ):
                 await self._seal(store, windows)
@@ -134,7 +134,7 @@ class TieringWorker:
             self._completion = CompletionPass(store, sorted(counts))
         if await self._completion.step():
             return True
-        self._completion, self._completion_timer = None, CompletionTimer(self._policy.settle_ms)
+        self._completion, self._completion_timer = None, CompletionTimer(self._policy.quiet_ms)
         return False
 
     # --- sealing --------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class TieringWorker:
                     for file in new_files:
                         changes = journal.end(file.about.window)
                         if changes.overflown:
-                            self._settle_tracker.forget(file.about.window)
+                            self._quiet_windows.forget(file.about.window)
                             continue
                         commit_seal(store, file, changes, present_keys[file])
                         sealed_files.append(file)

@@ -22,7 +22,7 @@ class TieringPolicy:
     """When windows are sealed, and when they are loaded.
 
     `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
-    sealed. `ahead_ms`: how long before its start a window is loaded. `settle_ms`: how long a window must get hardly any
+    sealed. `ahead_ms`: how long before its start a window is loaded. `quiet_ms`: how long a window must get hardly any
     messages before it is sealed. `rewrite_share`: the files of a window are rewritten from this share of cancelled and
     moved messages on, unless they are fewer than `rewrite_rows`. `join_files`: how many small files of a window are
     joined, `join_ms`: how long it must get no new file before that. `merge_files`: if a window has more files, some are
@@ -32,7 +32,7 @@ class TieringPolicy:
     rows: int = 5_000
     windows: int = 2
     ahead_ms: int = 600_000
-    settle_ms: int = 10_000
+    quiet_ms: int = 10_000
     rewrite_share: float = 0.5
     rewrite_rows: int = 1_000
     join_files: int = 16
@@ -114,11 +114,11 @@ class TieringPolicy:
         return window_of(now) + (self.windows + 1) * WINDOW_MS
 
 
-class SettleTracker:
+class QuietWindows:
     """Finds windows that have stopped growing."""
 
-    def __init__(self, settle_ms: int) -> None:
-        self._settle_ms = settle_ms
+    def __init__(self, quiet_ms: int) -> None:
+        self._quiet_ms = quiet_ms
         # By window: the message count that means growth, and since when it was not reached.
         self._thresholds: dict[int, tuple[float, int]] = {}
 
@@ -132,7 +132,7 @@ class SettleTracker:
             else (count * _GROWN, now)
             for window, count in counts.items()
         }
-        latest = now - self._settle_ms
+        latest = now - self._quiet_ms
         return _together(
             sorted(window for window, (_, since) in self._thresholds.items() if since <= latest), counts.__getitem__
         )

@@ -12,7 +12,7 @@ from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.errors import LocalError
 from duemq.dev.servers.ports import free_port, is_open
 from duemq.dev.servers.process import Process
-from duemq.dev.servers.running import Running
+from duemq.dev.servers.running import RunningServer
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 
 _BLOCK = 10  # ports reserved for each kind of process, if a first port is given
@@ -48,7 +48,7 @@ class Ports:
         )  # fmt: skip
 
 
-class LocalCluster(Running):
+class LocalCluster(RunningServer):
     """A context manager: entered, the cluster is ready; left, all of it has ended. Creating it starts nothing.
 
     `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, effective from

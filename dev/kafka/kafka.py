@@ -17,7 +17,7 @@ from pathlib import Path
 
 from duemq.dev.kafka import kafka_security
 from duemq.dev.kafka.kafka_ping import live_brokers
-from duemq.dev.kafka.kafka_security import User
+from duemq.dev.kafka.kafka_security import KafkaUser
 from duemq.dev.servers.ensemble import Ensemble
 from duemq.dev.servers.errors import LocalError
 from duemq.dev.servers.jars import jars
@@ -40,8 +40,8 @@ class KafkaServers(Ensemble):
     NotAvailable if there is neither Java nor a way to fetch the jars.
     """
 
-    plain: User = kafka_security.PLAIN
-    scram: User = kafka_security.SCRAM
+    plain: KafkaUser = kafka_security.PLAIN
+    scram: KafkaUser = kafka_security.SCRAM
 
     def __init__(
         self,

@@ -13,15 +13,15 @@ _MODULES = "org.apache.kafka.common.security"
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class KafkaUser:
     """A user of the secure listener. The SCRAM user can use SHA-256 and SHA-512."""
 
     name: str
     password: str
 
 
-PLAIN = User("plain-user", "plain-secret")
-SCRAM = User("scram-user", "scram-secret")
+PLAIN = KafkaUser("plain-user", "plain-secret")
+SCRAM = KafkaUser("scram-user", "scram-secret")
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

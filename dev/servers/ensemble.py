@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from duemq.dev.servers.ports import free_port
 from duemq.dev.servers.process import Process
-from duemq.dev.servers.running import Running
+from duemq.dev.servers.running import RunningServer
 
 
-class Ensemble(Running):
+class Ensemble(RunningServer):
     """Servers are numbered from 1; a call without a number applies to all of them."""
 
     processes: dict[int, Process]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 
-class Running(ABC):
+class RunningServer(ABC):
     """A context manager: entered, it is ready; left (or if it does not start), it has ended."""
 
     def __enter__(self) -> Self:

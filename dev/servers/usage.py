@@ -73,7 +73,7 @@ def usage(pid: int) -> Usage:
 
 
 class Meter:
-    """Follows one process of the measured system through restarts: call `look` before it ends, or its usage is lost."""
+    """Follows one process of the measured system through restarts: call `read` before it ends, or its usage is lost."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -81,7 +81,7 @@ class Meter:
         self._now = Usage(0.0, 0, 0)
         self._spent_s, self._peak = 0.0, 0
 
-    def look(self, pid: int | None) -> ProcessUsage:
+    def read(self, pid: int | None) -> ProcessUsage:
         """The total cost of all its runs, including the current one (None: it is not running)."""
         if pid != self._pid:
             self._spent_s, self._pid = self._spent_s + self._now.cpu_s, pid
@@ -105,9 +105,9 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._began = self._look()
+        self._began = self._read()
 
-    def _look(self) -> tuple[float, float, float]:
+    def _read(self) -> tuple[float, float, float]:
         """Time, CPU s of the machine, and CPU s of this process and its descendants."""
         times = psutil.cpu_times()
         busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
@@ -115,5 +115,5 @@ class Neighbours:
 
     def cores(self) -> float:
         """Mean since this object was created."""
-        (began, busy, own), (now, busy_now, own_now) = self._began, self._look()
+        (began, busy, own), (now, busy_now, own_now) = self._began, self._read()
         return max((busy_now - busy) - (own_now - own), 0.0) / max(now - began, 1e-3)

@@ -21,7 +21,7 @@ from duemq.background.loop import Loop
 from duemq.election.allocation import allocate
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
-from duemq.election.zookeeper.failure_detector import Link, Peer, Talk, address_of, talk_to
+from duemq.election.zookeeper.failure_detector import ConnectionOutcome, FailureDetector, Peer, address_of, talk_to
 from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registration, decode_member, encode_lock, encode_member
 from duemq.election.zookeeper.options import check_name
 from duemq.election.zookeeper.registry import Registry
@@ -49,11 +49,11 @@ class ZooKeeperElection:
         self._host, self._link_port = host, link_port
         self._path = registry.layout.node(me.name)
         self._instance = ""
-        self._link: Link | None = None
+        self._detector: FailureDetector | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop = Loop(
             "claims", self._turn, first_s=_RETRY_S, longest_s=_LOOK_S, ends_on=(Exception,),
-            on_failure=lambda error: registry.mirror.touch_all(),
+            on_failure=lambda error: registry.cache.touch_all(),
         )  # fmt: skip
         self._changes = ChangeSignal()
         self._last_view: object = None
@@ -70,18 +70,18 @@ class ZooKeeperElection:
         self._instance = secrets.token_hex(8)
         try:
             if self._host:
-                self._link = Link(self._me.name, self._instance, self._on_dead)
-                port = await self._link.open(self._host, self._link_port)
+                self._detector = FailureDetector(self._me.name, self._instance, self._on_dead)
+                port = await self._detector.open(self._host, self._link_port)
                 self._me = replace(self._me, link=address_of(urlsplit(self._me.url).hostname or self._host, port))
             await self._replace_predecessor()
             await self._register()
         except BaseException:
-            await self._close_link()
+            await self._close_detector()
             raise
-        self._registry.listen(self._look)
+        self._registry.listen(self._on_change)
         self._task = asyncio.create_task(self._loop.run(), name="election")
         self._task.add_done_callback(lambda _: self._changes.tell())
-        self._look()
+        self._on_change()
 
     def owned_shards(self) -> frozenset[int]:
         self._shown_shards |= self._owned_shards
@@ -124,7 +124,7 @@ class ZooKeeperElection:
         """Bounded. Without its node in `nodes`, all that this process holds is free at once."""
         if self._task is None:
             return
-        self._registry.unlisten(self._look)
+        self._registry.unlisten(self._on_change)
         self._task.cancel()
         await asyncio.wait([self._task])
         self._task = None
@@ -132,8 +132,8 @@ class ZooKeeperElection:
         with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 await self._unregister()
-        await self._close_link()
-        self._look()
+        await self._close_detector()
+        self._on_change()
 
     async def _turn(self) -> float:
         """Move the locks towards the allocation, at every change."""
@@ -143,10 +143,10 @@ class ZooKeeperElection:
                 await self._replace_predecessor()
                 await self._register()
             await self._publish_health()
-            await self._settle()
+            await self._claim_and_release()
         return _LOOK_S
 
-    async def _settle(self) -> None:
+    async def _claim_and_release(self) -> None:
         """Claim free shards that are allocated to this node; release those it has finished with."""
         me = self._own_registration()
         if me is None:
@@ -168,35 +168,35 @@ class ZooKeeperElection:
         lock: Lock | None = self._registry.locks.get(shard)
         znode = await (session.create(path, data) if lock is None else session.write(path, data, lock.version))
         if znode is None:
-            self._registry.mirror.touch(path)  # another node was faster
+            self._registry.cache.touch(path)  # another node was faster
             return
         verb = "released" if data == NO_HOLDER else "claimed"
         log.info("shard %d is %s", shard, verb, extra={"action": verb, "shard": shard})
-        self._registry.mirror.put(path, znode)
+        self._registry.cache.put(path, znode)
 
     async def _publish_health(self) -> None:
-        me, path, mirror = self._own_registration(), self._path, self._registry.mirror
+        me, path, cache = self._own_registration(), self._path, self._registry.cache
         if me is None or me.member == self._me:
             return
         znode = await self._registry.session.write(path, encode_member(self._me, self._instance), me.version)
         if znode is None:
-            mirror.touch(path)
+            cache.touch(path)
         else:
-            mirror.put(path, znode)
+            cache.put(path, znode)
 
     async def _register(self) -> None:
         data = encode_member(self._me, self._instance)
         znode = await self._registry.session.create(self._path, data, ephemeral=True)
         if znode is None:
-            self._registry.mirror.touch(self._path)
+            self._registry.cache.touch(self._path)
             return
-        self._registry.mirror.put(self._path, znode)
+        self._registry.cache.put(self._path, znode)
         log.info("node %s takes part", self._me.name, extra={"action": "join", "node": self._me.name})
 
     async def _unregister(self) -> None:
         while (registration := await self._find()) is not None and registration.instance == self._instance:
             if await self._registry.session.delete(self._path, registration.version):
-                self._registry.mirror.put(self._path, None)
+                self._registry.cache.put(self._path, None)
 
     async def _replace_predecessor(self) -> None:
         """Remove the node of an earlier process with this name, or of an earlier session of this process.
@@ -209,16 +209,16 @@ class ZooKeeperElection:
             if registration.instance == self._instance:
                 if registration.session == session.id:
                     return
-                talk = Talk.STRANGER
+                talk = ConnectionOutcome.STRANGER
             elif registration.member.link:
                 peer = Peer(self._me.name, registration.member.link, registration.born, registration.instance)
                 talk = await talk_to(peer, stay=False)
             else:
-                talk = Talk.SILENT
+                talk = ConnectionOutcome.SILENT
             late = asyncio.get_running_loop().time() > deadline
-            if talk in (Talk.REFUSED, Talk.STRANGER):
+            if talk in (ConnectionOutcome.REFUSED, ConnectionOutcome.STRANGER):
                 await session.delete(self._path, registration.version)
-            elif talk is Talk.ENDED or late:
+            elif talk is ConnectionOutcome.ENDED or late:
                 raise BadConfig(
                     f"another node named {self._me.name} is alive (it answers at {registration.member.url}): "
                     "choose another node.name"
@@ -250,15 +250,15 @@ class ZooKeeperElection:
         table = allocate(self._registry.options.strategy, self._shards, self._registry.members())
         return frozenset(shard for shard, name in table.items() if name == self._me.name)
 
-    def _look(self) -> None:
+    def _on_change(self) -> None:
         """Something may have changed. Shards that are no longer owned are given up at once, even during a pass."""
         if self._task is not None:
             locked_shards = self._locked_shards()
             self._owned_shards = locked_shards & self._allocated_shards()
             self._shown_shards &= locked_shards
             self._released_shards &= locked_shards - self._owned_shards
-            if self._link is not None:
-                self._link.follow(self._peers())
+            if self._detector is not None:
+                self._detector.follow(self._peers())
             self._loop.wake()
         view = (self._owned_shards, self.is_paused(), self.members(), self.masters(), self.draining())
         if view != self._last_view:
@@ -274,9 +274,9 @@ class ZooKeeperElection:
 
     async def _on_dead(self, peer: Peer) -> None:
         with suppress(DuemqError):  # called again while its entry exists
-            await self._registry.bury(peer.name, peer.born)
+            await self._registry.remove_dead(peer.name, peer.born)
 
-    async def _close_link(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
+    async def _close_detector(self) -> None:
+        if self._detector is not None:
+            await self._detector.close()
+            self._detector = None

@@ -1,6 +1,6 @@
 """Nodes keep connections to each other, because the kernel closes them the moment a process dies.
 
-    connection to a peer ends ──▶ connect once more ──▶ refused, or another process answers ──▶ it is dead: bury it
+    connection to a peer ends ──▶ connect once more ──▶ refused, or another process answers ──▶ it is dead: remove it
                                                    ├──▶ the peer answers ──▶ only the connection broke
                                                    └──▶ silence ──▶ proves nothing: its session decides
 
@@ -40,7 +40,7 @@ class Peer:
     instance: str
 
 
-class Talk(Enum):
+class ConnectionOutcome(Enum):
     """The outcome of a connection to a peer."""
 
     ENDED = auto()  # the peer answered, and the connection ended later
@@ -50,8 +50,8 @@ class Talk(Enum):
     STRANGER = auto()  # another process answered
 
 
-class Link:
-    """This node's end of the links: it listens for all peers, and follows the given ones.
+class FailureDetector:
+    """Tells which peers are gone, by open connections, the links: it listens for all peers, and follows the given ones.
 
     `on_dead` is awaited for a peer whose process is gone, repeatedly until the peer is no longer followed.
     """
@@ -100,13 +100,13 @@ class Link:
             started = clock()
             talk = await talk_to(peer)
             # At once after a connection ends, so that a death is noticed at once; slower after failures.
-            lasted = talk is Talk.ENDED and clock() - started > _LAST_PAUSE_S
+            lasted = talk is ConnectionOutcome.ENDED and clock() - started > _LAST_PAUSE_S
             pause_s = 0.0 if lasted else min(max(2 * pause_s, _FIRST_PAUSE_S), _LAST_PAUSE_S)
-            if talk is Talk.ENDED:
+            if talk is ConnectionOutcome.ENDED:
                 met = True
-            elif met and talk in (Talk.REFUSED, Talk.STRANGER):
+            elif met and talk in (ConnectionOutcome.REFUSED, ConnectionOutcome.STRANGER):
                 await self._on_dead(peer)
-            elif talk is Talk.STRANGER and not warned:
+            elif talk is ConnectionOutcome.STRANGER and not warned:
                 warned = True
                 log.warning(
                     "node %s is not the one that answers at %s: its death will be noticed late",
@@ -120,52 +120,52 @@ class Link:
 class _Greeter(asyncio.Protocol):
     """Sends its greeting and then nothing: only the open connection matters."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, detector: FailureDetector) -> None:
+        self._detector = detector
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        if len(self._link.callers) >= _MAX_CALLERS:
+        if len(self._detector.callers) >= _MAX_CALLERS:
             transport.abort()  # a peer sees a broken connection and tries again
             return
         _keep_alive(transport)
-        self._link.callers.add(transport)
-        transport.write(self._link.greeting)
+        self._detector.callers.add(transport)
+        transport.write(self._detector.greeting)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link.callers.discard(self._transport)
+        self._detector.callers.discard(self._transport)
 
 
-async def talk_to(peer: Peer, stay: bool = True) -> Talk:
+async def talk_to(peer: Peer, stay: bool = True) -> ConnectionOutcome:
     """Connect, read the greeting, and `stay` until the connection ends."""
     host, _, port = peer.address.rpartition(":")
     try:
         async with asyncio.timeout(_ANSWER_S):
             reader, writer = await asyncio.open_connection(host.strip("[]"), port, limit=_GREETING_LIMIT)
     except ConnectionRefusedError:
-        return Talk.REFUSED
+        return ConnectionOutcome.REFUSED
     except ConnectionResetError:
-        return Talk.BROKEN
+        return ConnectionOutcome.BROKEN
     except (TimeoutError, OSError):
-        return Talk.SILENT
+        return ConnectionOutcome.SILENT
     try:
         _keep_alive(writer.transport)
         async with asyncio.timeout(_ANSWER_S):
             greeting = await reader.readline()
         if not greeting.endswith(b"\n"):
-            return Talk.BROKEN
+            return ConnectionOutcome.BROKEN
         if greeting != _greeting(peer.name, peer.instance):
-            return Talk.STRANGER
+            return ConnectionOutcome.STRANGER
         with suppress(OSError):
             while stay and await reader.read(_GREETING_LIMIT):
                 pass  # a peer sends no more; further data is not kept in memory
-        return Talk.ENDED
+        return ConnectionOutcome.ENDED
     except TimeoutError:
-        return Talk.SILENT
+        return ConnectionOutcome.SILENT
     except OSError:
-        return Talk.BROKEN
+        return ConnectionOutcome.BROKEN
     except ValueError:  # longer than any greeting
-        return Talk.STRANGER
+        return ConnectionOutcome.STRANGER
     finally:
         writer.transport.abort()
 

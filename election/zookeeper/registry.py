@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from duemq.election.base import Member, NodeState
 from duemq.election.changes import ChangeSignal
-from duemq.election.zookeeper.cache import Mirror
 from duemq.election.zookeeper.layout import (
     Layout,
     Lock,
@@ -22,7 +21,8 @@ from duemq.election.zookeeper.layout import (
     encode_identity,
 )
 from duemq.election.zookeeper.options import ZooKeeperOptions, check_name, is_name
-from duemq.election.zookeeper.session import Session, SessionState
+from duemq.election.zookeeper.registry_cache import RegistryCache
+from duemq.election.zookeeper.session import SessionState, ZooKeeperSession
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.model.topics.topic_names import prefix_of
@@ -43,9 +43,9 @@ class Registry:
     def __init__(self, options: ZooKeeperOptions, cluster: str = "duemq") -> None:
         check_name("cluster", cluster)
         self.cluster, self.options, self.layout = cluster, options, Layout(f"{options.chroot}/{cluster}")
-        self.session = Session(options, self._on_state, self._on_touched)
-        self.mirror = Mirror(
-            self.session, (self.layout.nodes, self.layout.locks, self.layout.drain), self._on_mirror_change
+        self.session = ZooKeeperSession(options, self._on_state, self._on_touched)
+        self.cache = RegistryCache(
+            self.session, (self.layout.nodes, self.layout.locks, self.layout.drain), self._on_cache_change
         )
         self.registrations: Mapping[str, Registration] = {}
         self.locks: Mapping[int, Lock] = {}
@@ -61,9 +61,9 @@ class Registry:
             async with asyncio.timeout(self.options.connect_timeout_s):
                 for path in (self.layout.nodes, self.layout.locks, self.layout.drain):
                     await self.session.ensure(path)
-                self._task = asyncio.create_task(self.mirror.run(), name="zookeeper-mirror")
+                self._task = asyncio.create_task(self.cache.run(), name="zookeeper-cache")
                 self._task.add_done_callback(self._on_end)
-                await self.mirror.current.wait()
+                await self.cache.current.wait()
         except BaseException as error:
             await self.close()
             if isinstance(error, TimeoutError):
@@ -79,7 +79,7 @@ class Registry:
 
     def is_paused(self) -> bool:
         """Whether ZooKeeper is out of reach, or back but not yet read again."""
-        return not self.mirror.current.is_set()
+        return not self.cache.current.is_set()
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
         """Wait as `Election.wait_for_change` does. Raises the error that ended the following, if any."""
@@ -109,7 +109,7 @@ class Registry:
 
     def is_drain_requested(self, name: str) -> bool:
         """Whether an operator asked to drain the node."""
-        return name in self.mirror.folder(self.layout.drain)
+        return name in self.cache.folder(self.layout.drain)
 
     async def identity(
         self, shards: int | None = None, make_secret: Callable[[], bytes] | None = None
@@ -153,7 +153,7 @@ class Registry:
             await self._must_know(name)
             if await self.session.create(self.layout.wish(name), b"{}"):
                 log.info("node %s is asked to hand over", name, extra={"action": "drain", "node": name})
-            self.mirror.touch(self.layout.drain)
+            self.cache.touch(self.layout.drain)
 
     async def resume(self, name: str) -> None:
         """Take it back. Idempotent. Raises Rejected `unknown_node`."""
@@ -161,9 +161,9 @@ class Registry:
             await self._must_know(name)
             if await self.session.delete(self.layout.wish(name), -1):
                 log.info("node %s takes part again", name, extra={"action": "resume", "node": name})
-            self.mirror.touch(self.layout.wish(name))
+            self.cache.touch(self.layout.wish(name))
 
-    async def bury(self, name: str, born: int) -> None:
+    async def remove_dead(self, name: str, born: int) -> None:
         """Delete the node with this birth: its process is dead, and its locks are free at once.
 
         If the process is alive after all, it simply registers again.
@@ -175,7 +175,7 @@ class Registry:
                 return
             if await self.session.delete(path, znode.version):
                 log.warning("node %s is dead: its place is free", name, extra={"action": "bury", "node": name})
-                self.mirror.put(path, None)
+                self.cache.put(path, None)
                 return
 
     async def _must_know(self, name: str) -> None:
@@ -191,16 +191,16 @@ class Registry:
         return member
 
     def _on_state(self, state: SessionState) -> None:
-        self.mirror.on_state(state)
+        self.cache.on_state(state)
 
     def _on_touched(self, path: str) -> None:
         if path.startswith((self.layout.nodes, self.layout.locks, self.layout.drain)):
-            self.mirror.touch(path)
+            self.cache.touch(path)
 
-    def _on_mirror_change(self) -> None:
-        entries = [decode_member(name, znode) for name, znode in self.mirror.folder(self.layout.nodes).items()]
+    def _on_cache_change(self) -> None:
+        entries = [decode_member(name, znode) for name, znode in self.cache.folder(self.layout.nodes).items()]
         self.registrations = {entry.member.name: entry for entry in entries if entry is not None}
-        self.locks = decode_locks(self.mirror.folder(self.layout.locks))
+        self.locks = decode_locks(self.cache.folder(self.layout.locks))
         self._tell()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:

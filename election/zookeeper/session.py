@@ -60,7 +60,7 @@ class _Result(Protocol):
     def successful(self) -> bool: ...
 
 
-class Session:
+class ZooKeeperSession:
     """`on_state` and `on_touched` (the path of a node that was changed or whose children were) run in the event loop.
 
     Opened once. Calls raise Unavailable without a session, BadConfig without the right to do it. Without a connection
@@ -188,7 +188,7 @@ class Session:
 
     async def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        call(*args, **kwargs).rawlink(lambda result: self._to_loop(_settle, answer, result))
+        call(*args, **kwargs).rawlink(lambda result: self._to_loop(_resolve, answer, result))
         try:
             return await answer
         except (NoNodeError, NodeExistsError, BadVersionError):
@@ -225,7 +225,7 @@ class Session:
             self._loop.call_soon_threadsafe(call, *args)
 
 
-def _settle(answer: asyncio.Future[Any], result: _Result) -> None:
+def _resolve(answer: asyncio.Future[Any], result: _Result) -> None:
     if answer.done():
         return
     if result.successful():

@@ -17,7 +17,7 @@ from duemq.model.callers.access import Grant, Scope
 COOKIE_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-class Session(NamedTuple):
+class LoginSession(NamedTuple):
     """A stored session. `origin`: its credential: `key:ID:SHA-256` of a key's text, `settings:SHA-256` of a key from
     the settings, or `user:ISSUER`. `scopes`, `topics` and `name` are the person's for a user, else the key's. Times are
     epoch ms."""
@@ -50,10 +50,10 @@ class Session(NamedTuple):
 def new_session(
     caller: str, origin: str, now: int, expires_at: int, scopes: Sequence[Scope] = (), topics: Sequence[str] = (),
     name: str = "",
-) -> tuple[Session, str]:  # fmt: skip
+) -> tuple[LoginSession, str]:  # fmt: skip
     """A session, and the text of its cookie."""
     text = secrets.token_urlsafe(32)
-    return Session(digest_of(text), caller, origin, tuple(scopes), tuple(topics), now, expires_at, name), text
+    return LoginSession(digest_of(text), caller, origin, tuple(scopes), tuple(topics), now, expires_at, name), text
 
 
 def digest_of(text: str) -> str:

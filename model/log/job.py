@@ -65,7 +65,7 @@ JOB: Final = StateTable(
 ENDED: Final = frozenset((JobState.DONE, JobState.CANCELLED, JobState.FAILED))
 
 
-class Position(NamedTuple):
+class PlanPosition(NamedTuple):
     """A job's place in its plan: the offset of a record of the log (or the first offset where the next one can be), the
     number of the step in it, and how many entries of that step are settled."""
 
@@ -105,7 +105,7 @@ class Job:
     created_at: int
     by: str
     plan_start: int
-    position: Position
+    position: PlanPosition
     state: JobState = JobState.RUNNING
     total: int | None = None
     done: int = 0
@@ -135,7 +135,7 @@ class Job:
             self, state=state, ended_at=at if state in ENDED else 0, reason=reason[:_REASON_CHARACTERS] or self.reason
         )
 
-    def settle(self, outcomes: Counter[tuple[str, str]], position: Position) -> Job:
+    def with_outcomes(self, outcomes: Counter[tuple[str, str]], position: PlanPosition) -> Job:
         """The job with the outcomes of more entries. `outcomes`: counts by kind (`done`, `skipped`, `failed`) and
         reason."""
         skipped, failed = dict(self.skipped), dict(self.failed)
@@ -171,7 +171,7 @@ class Job:
         """Raises KeyError, TypeError or ValueError."""
         fields = dict(value)
         fields["order"] = Order(**fields["order"])
-        fields["position"] = Position(*fields["position"])
+        fields["position"] = PlanPosition(*fields["position"])
         fields["state"] = JobState(fields["state"])
         return Job(**fields)
 

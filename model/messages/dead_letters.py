@@ -41,7 +41,7 @@ TOPICS: Final = (f"{DEAD}*",)
 """Patterns of the topics that hold only dead letters of duemq and its consumers."""
 
 
-class Origin(NamedTuple):
+class LetterOrigin(NamedTuple):
     """Where a dead letter came from, from its headers. `writer`: `duemq`, `consumer`, `share group`, `streams`,
     `connect` or `spring`. `topic`: empty if a malformed record names none. `partition`, `offset`: -1 if unknown.
     `attempts`: failed deliveries."""
@@ -100,7 +100,7 @@ _WRITERS: Final = (
 )  # fmt: skip
 
 
-def origin_of(headers: Headers) -> Origin | None:
+def origin_of(headers: Headers) -> LetterOrigin | None:
     """Where a dead letter came from; None if its headers do not say. Headers of duemq win: the sender may have written
     headers that look like another writer's. Of several other writers, the first in the list above wins: it wrote
     last."""
@@ -114,7 +114,7 @@ def origin_of(headers: Headers) -> Origin | None:
         if not (topic := _text(values.get(names.topic))) and not is_malformed:
             continue
         read = _binary if names.writer == "spring" else _number
-        return Origin(
+        return LetterOrigin(
             names.writer, topic, read(values.get(names.partition), 4), read(values.get(names.offset), 8),
             _text(values.get(names.reason)), _text(values.get(names.error)), _text(values.get(names.group)),
             max(_number(values.get(names.attempts), 0), 0),

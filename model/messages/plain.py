@@ -95,7 +95,7 @@ class ByName(NamedTuple):
     by: str = ""
 
 
-class Malformed(NamedTuple):
+class MalformedRecord(NamedTuple):
     """A record that cannot be understood: a code, the header at fault and the rule, as a sentence."""
 
     reason: str
@@ -111,14 +111,14 @@ class RecordPosition(NamedTuple):
 
 def command_of(
     frame: bytes, timestamp: int, place: RecordPosition, judged: bool = False
-) -> bytes | Change | ByName | ImportCommand | Malformed:
+) -> bytes | Change | ByName | ImportCommand | MalformedRecord:
     """The meaning of a record without an envelope: the frame of a schedule, a change or a file to import. Never raises.
 
     `timestamp`: when the log appended it, epoch ms. `judged`: whether a master has accepted it before.
     """
     record = read_record(frame)
     if record is None:
-        return Malformed("bad_record: the record is damaged")
+        return MalformedRecord("bad_record: the record is damaged")
     timestamp = max(timestamp, 0)
     try:
         ours = _our_headers(record.headers)
@@ -135,7 +135,7 @@ def command_of(
             return _schedule(record, ours, texts, timestamp, place, judged)
         return _change(kind, texts, timestamp, place, read_caller(record.payload), judged)
     except Rejected as error:
-        return Malformed(f"{error.code}: {error.detail}")
+        return MalformedRecord(f"{error.code}: {error.detail}")
 
 
 def change_by_name(kind: int, name: str, due: int, by: str = "") -> bytes:

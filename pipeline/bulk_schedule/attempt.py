@@ -48,7 +48,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ScheduleAttempt:
     """`rejects`: a folder for rejected rows; None: beside the files. `clock`: epoch ms."""
 
     frame: DataFrame

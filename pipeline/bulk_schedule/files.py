@@ -26,7 +26,7 @@ from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.spark.parallel import tasks_for
 from duemq.storage.delay_files.columns import ROWS_PER_GROUP
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES
-from duemq.storage.imports.importer import glance
+from duemq.storage.imports.import_file import summary_of
 
 WINDOW: Final = "window"
 _OPTIONS: Final = {
@@ -189,7 +189,7 @@ def _look(stage: Stage, path: str, number: int) -> WrittenFile:
     if number:
         path = _numbered(stage, path, number)
     with stage.local(path) as file:
-        summary = glance(file)
+        summary = summary_of(file)
     return WrittenFile(path, summary.sha256, summary.size, summary.window, summary.rows)
 
 

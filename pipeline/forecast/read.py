@@ -27,7 +27,7 @@ from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.forecast import store
 from duemq.pipeline.forecast.store import COUNTED, KEYS, SECOND_MS, StoreFiles
 from duemq.pipeline.spark.failures import sentence_of
-from duemq.storage.backup.manifest import names, read_backup
+from duemq.storage.backup.backup import names, read_backup
 from duemq.storage.data_folder import BACKUP, LOCK, RESTORE, read_info, take_lock
 
 _KEY = ["shard", "due_ms", "offset", "row"]

@@ -26,7 +26,7 @@ from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile
-from duemq.storage.keyspace import DELAY_FILE, DROPPED, DROPS, LOADING, POSITION, ROW, U32, U64, Position
+from duemq.storage.keyspace import DELAY_FILE, DROPPED, DROPS, LOADING, POSITION, ROW, U32, U64, LedgerPosition
 
 COUNTED: Final = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("second_ms", pa.int64()),
                             ("messages", pa.int64())])  # fmt: skip
@@ -58,7 +58,7 @@ def describe(path: Path) -> StoreFiles:
     """The store in this folder. Raises CorruptStore or StoreFailed."""
     with _opened(path) as database:
         raw = database.get(POSITION)
-        entry = (Position() if raw is None else Position.decode(raw)).entry
+        entry = (LedgerPosition() if raw is None else LedgerPosition.decode(raw)).entry
         files = tuple(
             CatalogFile(About.decode(about), U32.unpack_from(key, 1 + U64.size)[0])
             for key, about in _each(database, DELAY_FILE)
@@ -73,7 +73,7 @@ def count(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
         raw = database.get(POSITION)
         if raw is None:
             return
-        cursor = Position.decode(raw).entry.cursor
+        cursor = LedgerPosition.decode(raw).entry.cursor
         loading, dropped_keys = _loading(database), _dropped_while_loading(database)
         for keys, rows in _parts(database, ROW, ROW + cursor + b"\x00"):
             dues = _fields(keys)["due"].astype(np.int64)

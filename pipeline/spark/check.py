@@ -64,7 +64,7 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
     import duemq.client
-    import duemq.storage.imports.importer
+    import duemq.storage.imports.import_file
 
     # A worker's folder is that of its executor; on one machine all share a name.
     where = f"{platform.node()} {os.path.basename(os.getcwd())}"

@@ -18,7 +18,7 @@ from duemq.client.http.values import Record
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark_source.fields import key_of
-from duemq.pipeline.spark_source.options import DeliveryReading, Offsets, Spans
+from duemq.pipeline.spark_source.options import DeliveryReadOptions, Offsets, Spans
 
 _TASK_RECORDS: Final = 50_000
 _HEADER = T.StructType([T.StructField("name", T.StringType()), T.StructField("value", T.BinaryType())])
@@ -66,7 +66,7 @@ class Deliveries:
     `reading.patience_s` seconds.
     """
 
-    def __init__(self, reading: DeliveryReading, schema: T.StructType) -> None:
+    def __init__(self, reading: DeliveryReadOptions, schema: T.StructType) -> None:
         self.reading, self._schema = reading, schema
 
     def spans(self, since: Offsets) -> dict[str, Spans]:

@@ -47,7 +47,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryReading:
+class DeliveryReadOptions:
     """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a batch of a
     stream."""
 
@@ -79,7 +79,7 @@ class DeliveryReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """`since`, `until`: due times, epoch ms; `window`: ms of a range, None chooses. `page`: messages in one answer.
     `patience_s`: so long a task asks again while it gets no answer."""
 
@@ -114,7 +114,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """`batch`: messages in one request, at most 10,000. `skip`: rows that are refused are only counted. `refused`: the
     folder for those of a stream. `past`: rows due more than a day ago are meant."""
 
@@ -126,20 +126,20 @@ class Writing:
     past: bool = False
 
 
-def reading(options: Mapping[str, str]) -> Reading:
+def reading(options: Mapping[str, str]) -> ReadOptions:
     """Raises BadInput."""
     values = _own_options(options, _READ)
     what = values.get("what", "pending")
     if what not in STATUSES:
         raise BadInput(f"option what: {what!r} is not one of {', '.join((*STATUSES, DELIVERIES))}")
-    return Reading(
+    return ReadOptions(
         _server(values), STATUSES[what], _instant(values, "since"), _instant(values, "until"), _window(values),
         values.get("topic"), values.get("key"), values.get("label"), _number(values, "page", _PAGE, 1_000),
         _seconds(values, "patience", 300.0),
     )  # fmt: skip
 
 
-def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> DeliveryReading:
+def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> DeliveryReadOptions:
     """Raises BadInput."""
     values = _own_options(options, _READ_DELIVERIES)
     if values.get("what") != DELIVERIES:
@@ -158,7 +158,7 @@ def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> D
         otherwise = _LATEST
     elif starting != "earliest":
         raise BadInput(f"option startingOffsets: {starting!r} is not one of earliest, latest, or JSON")
-    return DeliveryReading(
+    return DeliveryReadOptions(
         _server(values), tuple(dict.fromkeys(topics)), offsets, otherwise,
         _number(values, "maxRecordsPerBatch", _RECORDS, 10**12), _number(values, "page", 10_000, 10_000),
         _seconds(values, "patience", 300.0),
@@ -179,7 +179,7 @@ def _starting(text: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, int
     )
 
 
-def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
+def writing(options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Raises BadInput."""
     values = _own_options(options, _WRITE)
     refused, past = values.get("refused", "fail"), values.get("past", "reject")
@@ -194,7 +194,7 @@ def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
     if folder is None and refused not in ("fail", "skip"):
         raise BadInput(f"option refused: {refused!r} is not one of fail, skip")
     batch, patience_s = _number(values, "batch", _BATCH, 10_000), _seconds(values, "patience", 300.0)
-    return Writing(_server(values), batch, patience_s, refused == "skip", folder, past == "send")
+    return WriteOptions(_server(values), batch, patience_s, refused == "skip", folder, past == "send")
 
 
 def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

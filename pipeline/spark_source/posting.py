@@ -16,7 +16,7 @@ from duemq.client.http.blocking.message import BatchResult
 from duemq.model.timing import why_implausible
 from duemq.pipeline.columns.past import why_long_past
 from duemq.pipeline.errors import JobFailed
-from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
 from duemq.pipeline.spark_source.refused import RefusedRows
 
@@ -29,7 +29,7 @@ log = logging.getLogger("duemq.pipeline")
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WriteResult(WriterCommitMessage):
     """What one task did. `reasons`: of some of those that were refused."""
 
     accepted: int = 0
@@ -49,9 +49,9 @@ class Written(WriterCommitMessage):
                 self.reasons = (*self.reasons, f"{shown}: {answer.detail}")
 
 
-def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
+def write(batches: Iterable[pa.RecordBatch], writing: WriteOptions) -> WriteResult:
     """Write the rows of one task. Raises what the client does where nothing is answered any more."""
-    done, refused = Written(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
+    done, refused = WriteResult(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
     with writing.server.client() as client:
         for row, answer in _answered_rows(batches, client.send_batch, writing):
             done.plus(row["name"], answer)
@@ -62,7 +62,7 @@ def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
     return done
 
 
-def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def posting(writing: WriteOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow`: rows to `ANSWERS`, one each, in order."""
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,10 +75,10 @@ def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
     return post
 
 
-def settle(messages: Iterable[Any], writing: Writing) -> None:
+def settle(messages: Iterable[Any], writing: WriteOptions) -> None:
     """What the driver does once all tasks are done. Raises JobFailed for rows that were refused, unless they are in a
     folder or to be skipped."""
-    done = [one for one in messages if isinstance(one, Written)]
+    done = [one for one in messages if isinstance(one, WriteResult)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
         return
@@ -92,10 +92,10 @@ def settle(messages: Iterable[Any], writing: Writing) -> None:
 class MessageWriter(DataSourceArrowWriter):
     """Writes a table. A task that fails in between is repeated, and so are its names."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self._writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -105,10 +105,10 @@ class MessageWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream. A batch that was under way when the query ended is repeated, and so are its names."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self._writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -116,7 +116,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def answered(
-    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
+    batches: Iterable[pa.RecordBatch], send: Send, writing: WriteOptions
 ) -> Iterator[tuple[str | None, PostResult]]:
     """The name of each row and its outcome, in order."""
     for row, answer in _answered_rows(batches, send, writing):
@@ -124,7 +124,7 @@ def answered(
 
 
 def _answered_rows(
-    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
+    batches: Iterable[pa.RecordBatch], send: Send, writing: WriteOptions
 ) -> Iterator[tuple[dict[str, Any], PostResult]]:
     for rows in _parts(batches, writing.batch):
         now = int(time.time() * 1000)

@@ -24,8 +24,8 @@ from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_texts
 from duemq.proxy.request.names import client_name, idempotency_name
 from duemq.proxy.request.sent_message import canonical
 from duemq.proxy.response.render import receipt_json
+from duemq.web.json_response import JsonResponse
 from duemq.web.problem import rejection
-from duemq.web.reply import JsonResponse
 
 NAMING = ("name", "idempotency_key")
 """Fields of an item in addition to those of a message; only one may be set."""
@@ -77,7 +77,7 @@ async def post_batch(service: Service, request: Request) -> Response:
     if drafts:
         answers.update(zip(places, await service.gateway.send(drafts), strict=True))
     if namings:
-        await _settle_names(service, answers, namings)
+        await _answer_names(service, answers, namings)
     rejected = unknown = 0
     for at, answer in answers.items():
         if isinstance(answer, Rejected):
@@ -106,7 +106,7 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
     return _Naming(None, idempotency_name(request, text, field), content), rest
 
 
-async def _settle_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
+async def _answer_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
     """Answer items refused as `RejectedNow` with the receipt of the first message of their name, and report
     conflicts."""
     if late := [at for at in namings if isinstance(answers[at], RejectedNow)]:

@@ -25,8 +25,8 @@ from duemq.proxy.request.message_ref import check_topic, message_ref, unknown
 from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter, read_query
 from duemq.proxy.response.render import times
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
+from duemq.web.json_response import JsonResponse
 from duemq.web.problem import rejection
-from duemq.web.reply import JsonResponse
 
 MAX_IDS: Final = 10_000
 _MAX_IDS_BYTES: Final = 4 << 20

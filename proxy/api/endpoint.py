@@ -26,7 +26,7 @@ from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.history import History
 from duemq.proxy.relay_access import RelayAccess
 from duemq.proxy.request.consumer_names import ConsumerNames
-from duemq.proxy.request.file_check import Inspector
+from duemq.proxy.request.file_checker import FileChecker
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.request_rules import RequestRules, unexpected_body
 from duemq.proxy.response.ending import Endings
@@ -58,7 +58,7 @@ class Service:
     history: History
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
-    inspector: Inspector = field(default_factory=Inspector)
+    inspector: FileChecker = field(default_factory=FileChecker)
     relay: RelayAccess = field(default_factory=RelayAccess)
     consumer_names: ConsumerNames = field(default_factory=ConsumerNames)
     fresh_letters: FreshLetters = field(kw_only=True)

@@ -27,7 +27,7 @@ from duemq.proxy.request.query import (
 )
 from duemq.proxy.response.render import Json, state_json
 from duemq.proxy.story.readers import is_return
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 _LIST = (*FILTER_FIELDS, "shard", "limit", "cursor")
 _MAX_SHARDS = 1 << 16

@@ -19,7 +19,7 @@ from duemq.proxy.response.render import times
 from duemq.storage.object_store import is_object, wrong_uri
 from duemq.storage.shard.records import IMPORTED, PENDING, REJECTED
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
-from duemq.web.reply import JsonResponse, in_slices
+from duemq.web.json_response import JsonResponse, in_slices
 
 STATES: Final = (PENDING, IMPORTED, REJECTED)
 _FIELDS: Final = ("path", "link", "sha256", "size", "window", "rows")

@@ -13,7 +13,7 @@ from duemq.proxy.request.names import IDEMPOTENCY_KEY, client_name, name_in_head
 from duemq.proxy.request.sent_message import SentMessage, read_message
 from duemq.proxy.response.render import receipt_json
 from duemq.web.body import header
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 
 async def post_message(service: Service, request: Request) -> Response:
@@ -38,21 +38,21 @@ async def put_message(service: Service, request: Request) -> Response:
     if not receipt.known and not receipt.conflict:
         return JsonResponse(receipt_json(receipt), 201)
     if condition is not None:
-        raise _taken("name_taken", f"there is a message named {text}", "name", receipt)
+        raise _name_taken("name_taken", f"there is a message named {text}", "name", receipt)
     if receipt.conflict:
         raise name_conflict(receipt, text)
     return JsonResponse(receipt_json(receipt) | {"duplicate": True})
 
 
 def idempotency_conflict(receipt: Receipt, field: str) -> Rejected:
-    return _taken("idempotency_conflict", f"this {field} was used for another message", field, receipt)
+    return _name_taken("idempotency_conflict", f"this {field} was used for another message", field, receipt)
 
 
 def name_conflict(receipt: Receipt, name: str) -> Rejected:
-    return _taken("name_conflict", f"there is a message named {name} with other content", "name", receipt)
+    return _name_taken("name_conflict", f"there is a message named {name} with other content", "name", receipt)
 
 
-def _taken(code: str, detail: str, field: str, receipt: Receipt) -> Rejected:
+def _name_taken(code: str, detail: str, field: str, receipt: Receipt) -> Rejected:
     """Names the message that has the name, unless the caller may not know it."""
     if not receipt.id:
         return Rejected(code, detail, field)

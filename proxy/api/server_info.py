@@ -18,7 +18,7 @@ from duemq.proxy.access import GRANT, batch_bytes_of
 from duemq.proxy.api.endpoint import Service
 from duemq.web import status
 from duemq.web.body import header
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

@@ -19,7 +19,7 @@ from duemq.proxy.rate_limit import charge
 from duemq.proxy.request.message_ref import message_ref, unknown
 from duemq.proxy.story.readers import MAX_READERS, is_return, is_told, readers_of
 from duemq.web.admission import share_of
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 
 async def get_story(service: Service, request: Request) -> Response:
@@ -36,11 +36,11 @@ async def get_story(service: Service, request: Request) -> Response:
     # Parsing consumers' records needs their code, which is slow to import and rarely needed.
     await asyncio.to_thread(import_module, "duemq.proxy.story.story")
     from duemq.proxy.story.records import Budget
-    from duemq.proxy.story.story import Walk
+    from duemq.proxy.story.story import StoryBuilder
 
     budget = Budget(share_of(request), lambda count: charge(request.scope, count))
     destinations, jobs = _known(service.access.admin)
-    walk = Walk(gateway, budget, jobs, service.relay.figures)
+    walk = StoryBuilder(gateway, budget, jobs, service.relay.figures)
     record = await walk.records.of(state)
     if record is not None:
         document["place"] = {"partition": record.partition, "offset": record.offset}

@@ -81,7 +81,7 @@ async def _answer(service: Service, request: Request, audited: list[str]) -> Res
         audited.append(match.audited)
     if match.handler is not None:
         if grant_of(request).allows(Scope.READ) and "assets/" not in path and not is_partial(request):
-            await service.fresh_letters.look()
+            await service.fresh_letters.refresh()
             request.scope[COUNTERS] = counters(service, grant_of(request))
         return await match.handler(service, request)
     if match.allowed:

@@ -19,7 +19,7 @@ _MAX_FIELDS: Final = MAX_SELECTED + 50
 _LOCAL = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d(?:\.\d{1,9})?)?")
 
 
-class Form:
+class FormFields:
     """The fields of a form, each with its values in order."""
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
@@ -39,7 +39,7 @@ class Form:
         return self._values.get(name, [])
 
 
-async def read_form(request: Request, limit: int = _MAX_BYTES) -> Form:
+async def read_form(request: Request, limit: int = _MAX_BYTES) -> FormFields:
     """The body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`, and `forbidden` for a
     form of another origin. Every changing route reads its form here."""
     body = await read_body(request, limit, "batch_too_large")
@@ -48,7 +48,7 @@ async def read_form(request: Request, limit: int = _MAX_BYTES) -> Form:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError as error:
         raise Rejected("bad_field", f"this form cannot be read: {error}") from error
-    form = Form(pairs)
+    form = FormFields(pairs)
     check_csrf(request, form.get(CSRF_FIELD))
     return form
 

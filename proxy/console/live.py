@@ -67,7 +67,7 @@ class LiveStream(Response):
         loop = asyncio.get_running_loop()
         until = loop.time() + _LIFE_S
         service = self._service
-        await service.fresh_letters.look()
+        await service.fresh_letters.refresh()
         points = [one for one in service.history.points if one.at > self._after]
         event = b"retry: 2000\n" + _event(service, points, self._grant)
         while not end.reached and loop.time() < until:
@@ -77,7 +77,7 @@ class LiveStream(Response):
                 await end.or_done(sampled)
             finally:
                 sampled.cancel()
-            await service.fresh_letters.look()
+            await service.fresh_letters.refresh()
             event = _latest(service, self._grant)
 
 

@@ -19,7 +19,7 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.destinations.positions import begin_at, read_start
 from duemq.proxy.request.json_body import read_json
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 _BESIDE: Final = ("credentials", "start")
 _NEW_FIELDS: Final = ("name", *FIELDS, "paused", *_BESIDE, "replace")

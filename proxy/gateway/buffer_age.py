@@ -24,7 +24,7 @@ class BufferAge:
         self._most_ms, self._clock = int(retention_ms * _SHARE), clock
         self._old: frozenset[int] = frozenset()
 
-    async def look(self, bus: Bus, applied: Mapping[int, int]) -> None:
+    async def refresh(self, bus: Bus, applied: Mapping[int, int]) -> None:
         """`applied`: the offset up to which each shard has applied its commands. If the log does not answer, the
         shard's last result stays."""
         before = self._clock() - self._most_ms
@@ -40,7 +40,7 @@ class BufferAge:
 
     async def run(self, bus: Bus, applied: Callable[[], Mapping[int, int]]) -> None:
         """Check until cancelled."""
-        await Loop("buffer age", lambda: self.look(bus, applied()), every_s=EVERY_S, level=logging.DEBUG).run()
+        await Loop("buffer age", lambda: self.refresh(bus, applied()), every_s=EVERY_S, level=logging.DEBUG).run()
 
     async def _is_old(self, bus: Bus, shard: int, offset: int, before: int) -> bool:
         try:

@@ -18,20 +18,20 @@ from duemq.model.messages.plain import change_by_name
 from duemq.model.messages.record import Partition
 from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
-from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress
+from duemq.proxy.gateway.message_resolver import Address, MessageResolver, NamedAddress
 from duemq.proxy.gateway.name_lookups import NameLookups
 
 _WITH_TIME = 16  # up to this many changes, end times are looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 
-class Changes:
+class MessageChanges:
     """`append` makes commands durable; `answer_s`: how long to wait for a shard's answer."""
 
     def __init__(
         self,
         backend: Backend,
-        addresses: Addresses,
+        addresses: MessageResolver,
         append: Callable[[Batches], Awaitable[AppendResults]],
         answer_s: float,
     ) -> None:

@@ -28,7 +28,7 @@ _MAX_TROUBLES = 16
 _SERVING = (NodeState.READY, NodeState.DRAINING)
 
 
-class FiguresReader(Protocol):
+class NodeFiguresReader(Protocol):
     """Reads the figures of the nodes; silent nodes are missing."""
 
     async def figures(self) -> list[Figures]: ...
@@ -53,7 +53,7 @@ class ProxyBackend:
     watch: ClockWatch
     registry: CollectorRegistry
     age: BufferAge | None = None
-    figures_reader: FiguresReader | None = None
+    figures_reader: NodeFiguresReader | None = None
     _direct: Counter = field(init=False)
     _direct_messages: int = 0
 

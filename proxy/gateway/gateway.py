@@ -36,10 +36,10 @@ from duemq.model.readiness import Readiness
 from duemq.model.timing import shown
 from duemq.model.topics.rules import ID_CHARS
 from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, OwnTopic, Receipt
-from duemq.proxy.gateway.changes import Changes, applied_in_time
-from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
+from duemq.proxy.gateway.changes import MessageChanges, applied_in_time
+from duemq.proxy.gateway.message_resolver import Address, MessageResolver, direct_checksum
 from duemq.proxy.gateway.names import AppendedNames, Names
-from duemq.proxy.gateway.shard_router import ByKey, Selection
+from duemq.proxy.gateway.shard_router import ByKey, ShardRouter
 from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
@@ -64,7 +64,7 @@ def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Corout
 
 
 @dataclass
-class _Outgoing:
+class _OutgoingBatch:
     """The frames that one call appends, by partition, and each sent draft's partition and place in it."""
 
     batches: dict[Partition, list[bytes]] = field(default_factory=dict)
@@ -80,11 +80,11 @@ class _Outgoing:
 class CommandGateway:
     """See `Gateway`. `answer_s`: how long a change waits for its answer. `selection`: by key by default."""
 
-    def __init__(self, backend: Backend, selection: Selection | None = None, answer_s: float = 2.0) -> None:
+    def __init__(self, backend: Backend, selection: ShardRouter | None = None, answer_s: float = 2.0) -> None:
         self._backend, self._answer_s = backend, answer_s
         self._selection = selection or ByKey(backend.shards)
-        self._addresses, self._names = Addresses(backend), Names(backend, answer_s)
-        self._changes = Changes(backend, self._addresses, self._append, answer_s)
+        self._addresses, self._names = MessageResolver(backend), Names(backend, answer_s)
+        self._changes = MessageChanges(backend, self._addresses, self._append, answer_s)
         self._turn = count()
         # Ids of direct messages only need to differ; 2**40 leaves room to count up from anywhere.
         self._unique = count(secrets.randbits(40))
@@ -165,7 +165,7 @@ class CommandGateway:
                 if draft.name:
                     named[index] = AppendedNames(draft, receipt, where[1], offset)
         if named:
-            for index, answer in zip(named, await self._names.settle(list(named.values())), strict=True):
+            for index, answer in zip(named, await self._names.resolve(list(named.values())), strict=True):
                 answers[index] = answer
         for where in results:
             if where[0] == BUFFER:
@@ -196,13 +196,13 @@ class CommandGateway:
         state_of: Mapping[str, TopicState],
         now: int,
         at_once: int,
-    ) -> _Outgoing:
+    ) -> _OutgoingBatch:
         """`now`: the due time of messages without delay that go through a shard; `at_once`: all others without delay.
         Drafts that a shard refuses are added to `refused`."""
         ids, shards = self._backend.ids, self._backend.shards
         selection, turn = self._selection, next(self._turn)
         together: int | None = None  # the one shard of all messages that may go to any: one batch
-        outgoing, pick = _Outgoing(), self._picker()
+        outgoing, pick = _OutgoingBatch(), self._picker()
         why_shard_refuses = cache(self._why_shard_refuses)  # asked once per call, not per message
         for index, draft in enumerate(drafts):
             if index in refused:

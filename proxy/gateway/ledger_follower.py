@@ -67,7 +67,7 @@ class LedgerFollower:
                 partial(self._follow, shard),
                 f"shard {shard}",
                 ends_on=(),
-                on_failure=lambda _: self._look_whether_ready(),
+                on_failure=lambda _: self._check_ready(),
             )
             for shard in range(shards)
         ]
@@ -111,7 +111,7 @@ class LedgerFollower:
                 await self._find_end(shard, subscription)
             while True:
                 grown = await self._read(shard)
-                self._loops[shard].note_success()
+                self._loops[shard].record_success()
                 if not grown:
                     await subscription.wait(_QUIET_S)
                     rest = _LINGER_S - asyncio.get_running_loop().time() % _LINGER_S
@@ -129,9 +129,9 @@ class LedgerFollower:
                 break
             back *= 16
         self.entries.setdefault(shard, START)
-        self._look_whether_ready()
+        self._check_ready()
 
-    def _look_whether_ready(self) -> None:
+    def _check_ready(self) -> None:
         if all(shard in self.entries or loop.trouble for shard, loop in enumerate(self._loops)):
             self.ready.set()
 

@@ -38,7 +38,7 @@ class NamedAddress(NamedTuple):
     name: Name
 
 
-class Addresses:
+class MessageResolver:
     """Resolves ids and names. A direct message was delivered when it was sent: only its id is known."""
 
     def __init__(self, backend: Backend) -> None:

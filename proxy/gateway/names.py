@@ -34,16 +34,16 @@ class Names:
     def __init__(self, backend: Backend, answer_s: float) -> None:
         self._backend, self._answer_s = backend, answer_s
 
-    async def settle(self, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
+    async def resolve(self, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
         """The outcome of each. Raises nothing: an unknown outcome is answered with `outcome_unknown`."""
         shards = _by_shard(one.shard for one in appended)
-        parts = await asyncio.gather(*(self._settle(shard, [appended[at] for at in ats]) for shard, ats in shards))
+        parts = await asyncio.gather(*(self._resolve(shard, [appended[at] for at in ats]) for shard, ats in shards))
         answers: dict[int, Receipt | Rejected] = {}
         for (_, ats), part in zip(shards, parts, strict=True):
             answers.update(zip(ats, part, strict=True))
         return [answers[at] for at in range(len(appended))]
 
-    async def _settle(self, shard: int, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
+    async def _resolve(self, shard: int, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
         """In the order of their offsets."""
         try:
             progress = self._backend.progress(shard)

@@ -31,7 +31,7 @@ from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
 from duemq.storage.shard.records import ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
-from duemq.web.reply import in_slices
+from duemq.web.json_response import in_slices
 
 _AVOID_S = 5.0  # how long a silent node is asked last
 _QUEUE_S = 0.5

@@ -16,7 +16,7 @@ from duemq.bus.partitioner import partition_of
 Name = Literal["by_key", "round_robin", "least_latency"]
 
 
-class Selection(Protocol):
+class ShardRouter(Protocol):
     """Chooses among the shards 0..n-1."""
 
     @property
@@ -37,7 +37,7 @@ class Selection(Protocol):
         ...
 
 
-def selection_of(name: Name, shards: int) -> Selection:
+def router_of(name: Name, shards: int) -> ShardRouter:
     match name:
         case "by_key":
             return ByKey(shards)

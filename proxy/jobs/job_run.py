@@ -19,10 +19,10 @@ from duemq.bus.base import Bus
 from duemq.cluster.admin.jobs import Jobs, JobTaken, take_over
 from duemq.cluster.topics.job_plans import Step, append_step, read_plan
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
-from duemq.model.log.job import ENDED, Job, JobEvent, JobState, Position
+from duemq.model.log.job import ENDED, Job, JobEvent, JobState, PlanPosition
 from duemq.proxy.jobs.pacer import Pacer
 from duemq.proxy.jobs.turns import Turns
-from duemq.proxy.jobs.work import Outcome, Work
+from duemq.proxy.jobs.work import JobWork, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _LEAVE_S: Final = 2.0
 
 
 class _Batch:
-    def __init__(self, task: asyncio.Task[list[Outcome]], position: Position) -> None:
+    def __init__(self, task: asyncio.Task[list[Outcome]], position: PlanPosition) -> None:
         self.task, self.position = task, position
 
 
@@ -44,7 +44,7 @@ class JobRun:
     """`job`: as claimed. `clock` returns epoch ms, `bus` the current log. `turns`: shared by all jobs."""
 
     def __init__(
-        self, jobs: Jobs, job: Job, work: Work, bus: Callable[[], Bus], clock: Callable[[], int], turns: Turns
+        self, jobs: Jobs, job: Job, work: JobWork, bus: Callable[[], Bus], clock: Callable[[], int], turns: Turns
     ) -> None:
         self._jobs, self._job, self._work, self._bus, self._clock, self._turns = jobs, job, work, bus, clock, turns
         self._must = job.claimed  # another process may have started entries up to here
@@ -175,7 +175,7 @@ class JobRun:
             async with aclosing(self._batches(pacer.batch)) as batches:
                 async for step, start, entries in batches:
                     while len(under_way) >= _IN_FLIGHT or (under_way and under_way[0].task.done()):
-                        await self._settle(under_way.popleft())
+                        await self._record_batch(under_way.popleft())
                     count = await self._may_begin(len(entries), under_way)
                     await asyncio.sleep(pacer.wait(count, loop.time()))
                     if not count or not self._goes_on():
@@ -184,11 +184,11 @@ class JobRun:
                     task = asyncio.create_task(
                         self._do(step.number, entries[:count]), name=f"job {self._job.id}: batch"
                     )
-                    under_way.append(_Batch(task, Position(step.offset, step.number, start + count)))
+                    under_way.append(_Batch(task, PlanPosition(step.offset, step.number, start + count)))
                     if count < len(entries):
                         break
             while under_way:
-                await self._settle(under_way.popleft())
+                await self._record_batch(under_way.popleft())
         finally:
             self._must = max(self._must, self._sent)
             for batch in under_way:
@@ -217,15 +217,15 @@ class JobRun:
             if self._sent + count <= max(self._allowed, self._must):
                 return count
             while under_way:  # the limit is relative to the counted entries
-                await self._settle(under_way.popleft())
+                await self._record_batch(under_way.popleft())
             self._saved.clear()
             self._saving.wake()
             await self._saved.wait()
         return min(count, max(self._must - self._sent, 0))
 
-    async def _settle(self, batch: _Batch) -> None:
+    async def _record_batch(self, batch: _Batch) -> None:
         outcomes = await batch.task
-        self._job = self._job.settle(Counter(outcomes), batch.position)
+        self._job = self._job.with_outcomes(Counter(outcomes), batch.position)
 
     async def _do(self, step: int, entries: Sequence[str]) -> list[Outcome]:
         """The outcome of each; retries until it is known."""

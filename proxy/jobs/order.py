@@ -35,7 +35,7 @@ _TEXT_CHARACTERS: Final = 1_000
 _ID: Final = re.compile(rf"[A-Za-z0-9_-]{{{ID_CHARS}}}")
 
 
-class Request(NamedTuple):
+class OrderRequest(NamedTuple):
     """`ids`: the listed targets of the job; None: the matches of the order's filter."""
 
     order: Order
@@ -43,7 +43,7 @@ class Request(NamedTuple):
     dry_run: bool
 
 
-def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str = "") -> Request:
+def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str = "") -> OrderRequest:
     """Raises Rejected. `now`: epoch ms. `caller`: the owner of names (`Grant.namespace`)."""
     check_fields(body, _FIELDS)
     kind, source, topic = body.get("kind"), _topic(body, "source"), _topic(body, "topic")
@@ -71,7 +71,7 @@ def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str 
     else:
         fields = {"ids": len(ids)}
     names_of = caller if fields.keys() & set(PREFIXES) else None
-    return Request(Order(kind, fields, _rate(body), topic, due, shift, source, names_of), ids, dry_run)
+    return OrderRequest(Order(kind, fields, _rate(body), topic, due, shift, source, names_of), ids, dry_run)
 
 
 def _topic(body: Mapping[str, Any], name: str) -> str:

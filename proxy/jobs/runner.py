@@ -21,7 +21,7 @@ from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.jobs.job_run import JobRun
 from duemq.proxy.jobs.topic_work import TopicWork
 from duemq.proxy.jobs.turns import Turns
-from duemq.proxy.jobs.work import MessageWork, Work
+from duemq.proxy.jobs.work import JobWork, MessageWork
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class JobRunner:
         self._turns = Turns(_PLACES)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, tuple[int, float]] = {}  # version of a job's item, and since when (s)
-        self._loop = Loop("jobs", self._look)
+        self._loop = Loop("jobs", self._check_jobs)
         jobs.admin.on_change(self._loop.wake)
 
-    def work_of(self, job: Job) -> Work:
+    def work_of(self, job: Job) -> JobWork:
         return self._topics if job.order.source else self._messages
 
     def _bus(self) -> Bus:
@@ -68,7 +68,7 @@ class JobRunner:
                 task.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _look(self) -> float:
+    async def _check_jobs(self) -> float:
         for job in list(self._jobs.by_id.values()):
             if job.state is JobState.RUNNING and self._keys is not None and (why := self._keys.why_ended(job.by)):
                 await self._pause(job, why)

@@ -19,7 +19,7 @@ from duemq.model.messages.dead_letters import (
     REDRIVEN_ID,
     REDRIVEN_ORIGIN,
     REDRIVES,
-    Origin,
+    LetterOrigin,
     first_place,
     id_of,
     labels_in,
@@ -195,7 +195,7 @@ def _matches(stored: StoredRecord, order: Order, created_at: int) -> bool:
 
 
 def _fits(record: Record, fields: Mapping[str, str]) -> bool:
-    origin, key, reason = origin_of(record.headers) or Origin("", ""), fields.get("key"), fields.get("reason")
+    origin, key, reason = origin_of(record.headers) or LetterOrigin("", ""), fields.get("key"), fields.get("reason")
     return (
         fields.get("topic", origin.topic) == origin.topic
         and origin.topic.startswith(fields.get("topic_prefix", ""))

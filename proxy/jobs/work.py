@@ -38,7 +38,7 @@ class PlanPage(NamedTuple):
     cursor: str | None
 
 
-class Work(Protocol):
+class JobWork(Protocol):
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
         """A page of the matches at the job's creation (epoch ms). Raises Unavailable."""
         ...
@@ -61,7 +61,7 @@ class MessageWork:
         self._gateway, self._most_redrives = gateway, most_redrives
 
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
-        """See `Work`. Messages that die after the job's creation are not included."""
+        """See `JobWork`. Messages that die after the job's creation are not included."""
         of_the_dead = order.kind in OF_THE_DEAD
         fields = {name: value for name, value in order.filter.items() if name not in OWN_FIELDS}
         query = replace(

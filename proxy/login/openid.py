@@ -49,7 +49,7 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[Ve
     begun = _COOKIE.fullmatch(cookie)
     if begun is None or not compare_digest(begun["state"].encode(), query.get("state", "").encode()):
         raise Rejected("unauthorised", "this login was not begun in this browser, or too long ago: begin again")
-    if not issuer.take_state(begun["state"]):
+    if not issuer.use_state(begun["state"]):
         raise Rejected("unauthorised", "this login has ended: begin again")
     if "error" in query or "code" not in query:
         raise Rejected("unauthorised", f"the provider refused: {query.get('error', 'it sent no code')[:200]}")

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, field_validator, model_validator
 
 from duemq.model.callers.access import ROLES
-from duemq.model.settings import ORIGIN, Duration, Section, Words, duration
+from duemq.model.settings import ORIGIN, Duration, SettingsSection, Words, duration
 from duemq.model.timing import shown
 
 CALLBACK_PARAMETERS: Final = (
@@ -22,7 +22,7 @@ MAX_TOKEN_BYTES: Final = 16 << 10
 _ROLE = re.compile(r"(?P<value>[^=,]{1,200})=(?P<role>[a-z]+)(?::(?P<topics>[A-Za-z0-9._*-]{1,249}))?")
 
 
-class LoginSettings(Section):
+class LoginSettings(SettingsSection):
     """Without an `issuer` there are only API keys."""
 
     issuer: str = ""

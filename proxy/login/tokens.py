@@ -107,7 +107,7 @@ class Issuer:
         claims = await self._claims(token, client, ("jwt",))
         return None if claims is None or claims.get("azp", client) != client else claims  # 3.1.3.7
 
-    def take_state(self, state: str) -> bool:
+    def use_state(self, state: str) -> bool:
         """Whether a login with this state ends for the first time in this process."""
         if state in self._states:
             return False

@@ -56,7 +56,7 @@ class Endings:
     """The endings of all requests in flight. `closing` is set when the server begins to stop. `is_granted` tells, for
     the scope of a request, whether its caller still has its grant.
 
-    Call `look` after each change of grants; it also checks every second while any request is watched.
+    Call `check` after each change of grants; it also checks every second while any request is watched.
     """
 
     def __init__(self, closing: asyncio.Event, is_granted: Callable[[Scope], bool] = lambda scope: True) -> None:
@@ -71,7 +71,7 @@ class Endings:
         ended: asyncio.Future[None] = loop.create_future()
         self._scopes[ended] = scope
         if self._timer is None:
-            self._timer = loop.call_later(LOOK_S, self._look_again)
+            self._timer = loop.call_later(LOOK_S, self._check_again)
         disconnected: asyncio.Task[object] = asyncio.create_task(_disconnected(receive), name="client gone")
         closed: asyncio.Task[object] = asyncio.create_task(self._closing.wait(), name="server closing")
         try:
@@ -81,16 +81,16 @@ class Endings:
             for task in (disconnected, closed):
                 await _cancelled(task)
 
-    def look(self) -> None:
+    def check(self) -> None:
         for ended, scope in self._scopes.items():
             if not ended.done() and not self._is_granted(scope):
                 ended.set_result(None)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         self._timer = None
-        self.look()
+        self.check()
         if self._scopes:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._check_again)
 
 
 async def _cancelled(task: asyncio.Task[object] | asyncio.Task[bool]) -> None:

@@ -60,7 +60,7 @@ class Budget:
         return stored
 
 
-class Records:
+class StoryRecords:
     """Reads the topics of one log. Methods raise Unavailable."""
 
     def __init__(self, bus: Bus, budget: Budget) -> None:

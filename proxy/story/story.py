@@ -25,18 +25,18 @@ from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.relay_access import FiguresOf
 from duemq.proxy.response.render import Json, times
 from duemq.proxy.story.readers import Reader
-from duemq.proxy.story.records import Budget, PlacedRecord, Records
+from duemq.proxy.story.records import Budget, PlacedRecord, StoryRecords
 
 _MAX_STEPS: Final = 40  # records of one reader: 17 without a redrive
 _MAX_JOBS: Final = 200
 
 
-class Walk:
+class StoryBuilder:
     """`jobs`: newest first. `figures`: of relays."""
 
     def __init__(self, gateway: Gateway, budget: Budget, jobs: Sequence[Job], figures: FiguresOf) -> None:
         self._gateway, self._bus, self._budget = gateway, gateway.bus, budget
-        self.records, self._jobs, self._figures = Records(gateway.bus, budget), jobs, figures
+        self.records, self._jobs, self._figures = StoryRecords(gateway.bus, budget), jobs, figures
         self.is_complete = True
 
     async def tell(self, reader: Reader, first: PlacedRecord, state: MessageState) -> Json | None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duemq.cluster.backend import Backend
-from duemq.cluster.tracing.spans import Tracing
 from duemq.cluster.tracing.trace_context import Carrier, asks_for_spans, sampled_context
+from duemq.cluster.tracing.tracing import Tracing
 from duemq.model.errors import Rejected
 from duemq.model.messages.message import CANCEL, Draft, Terms
 from duemq.model.messages.record import unpack_headers
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.proxy.gateway.shard_router import Selection
-from duemq.proxy.tracing.caller import CALLER
+from duemq.proxy.gateway.shard_router import ShardRouter
+from duemq.proxy.tracing.traced_calls import CALLER
 
 
 class TracedGateway(CommandGateway):
     """Makes a span for each `send` and cancel with a sampled caller or message, within the budget of spans."""
 
-    def __init__(self, backend: Backend, selection: Selection | None, answer_s: float, tracing: Tracing) -> None:
+    def __init__(self, backend: Backend, selection: ShardRouter | None, answer_s: float, tracing: Tracing) -> None:
         super().__init__(backend, selection, answer_s)
         self._tracing = tracing
 

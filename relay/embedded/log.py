@@ -12,7 +12,7 @@ from duemq.client.consumer.base import PartitionsMoved
 from duemq.client.consumer.letter import AT_ONCE, Pairs, letter_of
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import SIZE
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.messages.message import Draft
 from duemq.model.messages.names import of_return
@@ -49,13 +49,13 @@ class EmbeddedLog:
     ) -> EmbeddedSource:
         return EmbeddedSource(self._bus, self.group, [*sorted(topics), *retry], gained, lost, self._log_id)
 
-    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+    async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         """The message is named after its position, so a message sent back twice, before and after a crash, arrives
         once. No other message can have that name; if one did, this message would become a dead letter."""
         refused = await self._send(self._draft(message, to, error, message.value))
         if refused is None:
             return to
-        dead = Dead(refused)
+        dead = DeadLetter(refused)
         log.warning(
             "%s: %r, of %d bytes, cannot be sent back and becomes a dead letter: %s", self.group, message,
             len(message.payload), refused, extra={"action": "refused", "group": self.group},
@@ -67,7 +67,7 @@ class EmbeddedLog:
         raise Rejected("bad_field", f"{message!r} can neither be sent back nor become a dead letter")
 
     def _draft(
-        self, message: Message, to: Wait | Dead, error: str, payload: bytes | None, more: Pairs | None = None
+        self, message: Message, to: Wait | DeadLetter, error: str, payload: bytes | None, more: Pairs | None = None
     ) -> Draft:
         letter = letter_of(self.group, message, to, error)
         now = self._clock()

@@ -88,9 +88,9 @@ class EmbeddedSource:
                     break
         except Unavailable as error:
             self._mark_all()
-            await asyncio.sleep(self._pulls.note_failure(error))
+            await asyncio.sleep(self._pulls.record_failure(error))
         else:
-            self._pulls.note_success()
+            self._pulls.record_success()
         return pulled
 
     async def _pull_topic(self, topic: str, most: int, pulled: dict[Partition, list[Any]]) -> int:
@@ -187,9 +187,9 @@ class EmbeddedSource:
                 cursor = encode_places(topic, [stored[partition] for partition in of_topic])
                 await bus.set_consumer_cursor(topic, self._cursor, cursor)
         except Unavailable as error:
-            self._commits.note_failure(error)
+            self._commits.record_failure(error)
             return ()
-        self._commits.note_success()
+        self._commits.record_success()
         self._stored = stored
         return places.keys()
 

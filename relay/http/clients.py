@@ -12,7 +12,7 @@ from typing import Final
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 
-from duemq.relay.network.addresses import ForbiddenAddress
+from duemq.relay.network.address import ForbiddenAddress
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.tls import UnusableCredentials
 

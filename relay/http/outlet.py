@@ -25,7 +25,7 @@ from duemq.relay.base import MAX_DETAIL, Reply, Result
 from duemq.relay.http.answers import answered, not_connected, unanswered
 from duemq.relay.http.clients import Clients
 from duemq.relay.http.request import RequestFormat, fixed_headers
-from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.address import NoAddress
 from duemq.relay.network.resolver import Lookup, Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.tls import UnusableCredentials

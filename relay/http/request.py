@@ -15,13 +15,13 @@ from duemq.model.destinations.http import HttpOptions
 from duemq.model.destinations.http_headers import legal_value, of_messages, plain
 from duemq.relay.headers_json import headers_json
 from duemq.relay.http.cloudevents import STRUCTURED_TYPE, binary_headers, structured_body
-from duemq.relay.http.signature import Signer
+from duemq.relay.http.signer import Signer
 from duemq.relay.http.template import body_template, header_template
 
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9._:~-]{1,512}")
 
 
-class Request(NamedTuple):
+class OutgoingRequest(NamedTuple):
     headers: list[tuple[str, str]]
     body: bytes
 
@@ -41,7 +41,7 @@ class RequestFormat:
         self._allowed: Final = frozenset(map(plain, options.message_headers))
         self._body: Final = body_template(options.body, options.content_type) if options.body else None
 
-    def request(self, message: Message, now_s: float) -> Request:
+    def request(self, message: Message, now_s: float) -> OutgoingRequest:
         """`now_s`: the time of the signature, epoch s."""
         options = self._options
         own = message.headers
@@ -67,7 +67,7 @@ class RequestFormat:
         if own:
             headers += self._message_headers(own, content_type_is_own)
         headers += self._fixed
-        return Request(headers, body)
+        return OutgoingRequest(headers, body)
 
     def _duemq_headers(self, message: Message, now_s: int, body: bytes) -> list[tuple[str, str]]:
         id_, identity = message.id, message.identity

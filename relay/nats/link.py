@@ -21,7 +21,7 @@ from duemq.model.destinations.destination import Credentials
 from duemq.model.destinations.nats import read_user_key
 from duemq.relay.base import Reply
 from duemq.relay.nats.replies import ACCEPTED, acknowledged, away
-from duemq.relay.nats.tls import ClientContext
+from duemq.relay.nats.tls import NatsTlsContext
 from duemq.relay.network.resolver import Resolver
 
 _PORT: Final = 4222
@@ -94,7 +94,7 @@ class Link:
 
     async def _connect(self, url: str, host: str, credentials: Credentials) -> None:
         secure = urlsplit(url).scheme == "tls"
-        context = ClientContext(credentials) if secure or credentials.ca or credentials.cert else None
+        context = NatsTlsContext(credentials) if secure or credentials.ca or credentials.cert else None
 
         def check_tls() -> None:
             if secure and context is not None and not context.used:  # nats-py uses TLS only if the server asks for it

@@ -9,7 +9,7 @@ import orjson
 from nats import errors
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.address import NoAddress
 from duemq.relay.tls import UnusableCredentials
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "ok")

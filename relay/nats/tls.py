@@ -9,12 +9,12 @@ from duemq.model.destinations.destination import Credentials
 from duemq.relay.tls import client_context
 
 
-class ClientContext(ssl.SSLContext):
+class NatsTlsContext(ssl.SSLContext):
     """Like `client_context`, with the same errors. `used`: whether TLS has begun with this context."""
 
     used: bool
 
-    def __new__(cls, credentials: Credentials) -> ClientContext:
+    def __new__(cls, credentials: Credentials) -> NatsTlsContext:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
     def __init__(self, credentials: Credentials) -> None:

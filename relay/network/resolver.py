@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from threading import BoundedSemaphore, Thread
 from typing import Final
 
-from duemq.relay.network.addresses import ForbiddenAddress, Network, NoAddress, check_address
+from duemq.relay.network.address import ForbiddenAddress, Network, NoAddress, check_address
 
 LOOKUP_S: Final = 15.0
 """How long an answer is fresh. Then the name is resolved again, while the old answer stays in use."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pika import exceptions
 
 from duemq.relay.base import Reply, Result
-from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.address import NoAddress
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "ack")
 SILENT: Final = Reply(Result.AWAY, "heartbeat", "the broker has been silent")

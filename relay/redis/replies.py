@@ -8,7 +8,7 @@ from typing import Any, Final
 from redis import exceptions
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.address import NoAddress
 from duemq.relay.tls import UnusableCredentials
 
 ADDED: Final = Reply(Result.ACCEPTED, "ok")

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from duemq.model.destinations.destination import Credentials
-from duemq.relay.network.addresses import Network, check_address
+from duemq.relay.network.address import Network, check_address
 from duemq.relay.rocketmq.client import MessagingServiceStub, Producer, RpcChannel
 
 _OPTIONS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.address import NoAddress
 from duemq.relay.rocketmq.client import AioRpcError, Code, StatusCode
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "OK")

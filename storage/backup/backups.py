@@ -1,6 +1,6 @@
 """A folder of backups, each a folder named by its time, and the creation of new ones:
 
-20261121T100000.000Z/   a backup, see `storage/backup/manifest.py`; may be removed with `rm -r`, the others stay intact
+20261121T100000.000Z/   a backup, see `storage/backup/backup.py`; may be removed with `rm -r`, the others stay intact
 .partial/               an unfinished backup: the next one uses its files
 .removed/               one that is being removed
 
@@ -23,7 +23,7 @@ from typing import Self
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.manifest import (
+from duemq.storage.backup.backup import (
     SAFE,
     Backup,
     BackupFile,
@@ -94,7 +94,7 @@ class Backups:
             shards = tuple(BackupShard.read(path) for path in _shards(at_rest))
             writer = _BackupWriter(partial, previous, sources, progress)
             for name in sources:
-                writer.take(name)
+                writer.copy_file(name)
                 self._failpoint("file")
             _remove_others(partial, sources)
             self._failpoint("copied")
@@ -161,7 +161,7 @@ class _BackupWriter:
         self._previous_files = {file.name: file for file in previous.backup.files} if previous else {}
         self._bar = ProgressBar(progress, sum(path.stat().st_size for path in sources.values()))
 
-    def take(self, name: str) -> None:
+    def copy_file(self, name: str) -> None:
         source, into = self._sources[name], self._partial / name
         stat = source.stat()
         into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

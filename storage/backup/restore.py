@@ -15,7 +15,7 @@ from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.messages.ids import RESTORED
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.manifest import Backup, BackupFile, BackupShard, Progress, ProgressBar, damage, read_backup
+from duemq.storage.backup.backup import Backup, BackupFile, BackupShard, Progress, ProgressBar, damage, read_backup
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
 from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
 

@@ -22,7 +22,7 @@ from rocksdict import AccessType, Checkpoint, Options, Rdict
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.delay_files.catalog import FOLDER
-from duemq.storage.keyspace import POSITION, U64, WINDOW, Position
+from duemq.storage.keyspace import POSITION, U64, WINDOW, LedgerPosition
 from duemq.storage.manifest import ListedFile, check_files, other_format
 from duemq.storage.shard.store import ShardStore
 
@@ -34,7 +34,8 @@ _NO_SHA256 = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class CheckpointManifest:
-    """The content of a checkpoint: a shard after ledger entry `entry`, see the `Position` inside it, and its files.
+    """The content of a checkpoint: a shard after ledger entry `entry`, see the `LedgerPosition` inside it, and its
+    files.
 
     A file may lack its checksum (`sha256` empty): then it is requested from the peer when the file is fetched.
     """
@@ -138,7 +139,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_position(path: Path) -> Position:
+def read_position(path: Path) -> LedgerPosition:
     """The position of a store that is not open. Blocks.
 
     Raises StoreFailed if it cannot be opened, and CorruptStore also if a replica could not be opened on it, because the
@@ -153,7 +154,7 @@ def read_position(path: Path) -> Position:
             counted = sum(U64.unpack(count)[0] for _, count in windows)
         finally:
             database.close()
-    position = Position() if raw is None else Position.decode(raw)
+    position = LedgerPosition() if raw is None else LedgerPosition.decode(raw)
     if counted != position.entry.pending:
         raise CorruptStore(
             f"{path}: its windows count {counted} pending messages, its ledger entry {position.entry.number} says "

@@ -73,7 +73,7 @@ class PartialFile:
             self._file.close()
 
 
-class Partial:
+class PartialReplica:
     """The files fetched for the replica in the folder `into`, which must not be open."""
 
     def __init__(self, into: Path, failpoint: Failpoint = no_failpoint) -> None:
@@ -112,7 +112,7 @@ class Partial:
             taken = sum(file.size for file in manifest.files if self._alike(file))
         return max(manifest.total_bytes - taken - there, 0)
 
-    def take(self, file: ListedFile) -> bool:
+    def link(self, file: ListedFile) -> bool:
         """Link a delay file that the current replica has, too, under any name, instead of fetching it."""
         path = self._files / file.name
         with translate_errors(path):
@@ -160,14 +160,14 @@ class Partial:
             self._files.rename(_beside(self.into, ".ready"))
             sync_folder(self.into.parent)
         self._failpoint("ready")
-        settle(self.into, self._failpoint)
+        finish_replacement(self.into, self._failpoint)
 
     def discard(self) -> None:
         """Drop everything fetched so far."""
         _remove(self.folder)
 
 
-def settle(into: Path, failpoint: Failpoint = no_failpoint) -> None:
+def finish_replacement(into: Path, failpoint: Failpoint = no_failpoint) -> None:
     """Finish a replacement that a crash interrupted. Call it before the replica in `into` is opened."""
     ready, old = _beside(into, ".ready"), _beside(into, ".old")
     with translate_errors(into):
@@ -186,12 +186,12 @@ def settle(into: Path, failpoint: Failpoint = no_failpoint) -> None:
         _remove(old)
 
 
-def settle_all(shards: Path) -> None:
+def finish_replacements(shards: Path) -> None:
     """Settle every replica of a data folder. `shards`: the folder of their folders."""
     with translate_errors(shards):
         replicas = {path.stem for path in shards.glob("*.*") if path.suffix in (".ready", ".old")}
     for name in sorted(replicas):
-        settle(shards / name)
+        finish_replacement(shards / name)
 
 
 def _link(file: Path, path: Path) -> None:

@@ -244,7 +244,7 @@ class DelayFileCatalog:
         self._rows[window] += file.about.rows
         if dropped:
             self._drops[window] += dropped
-        self._note_change()
+        self._on_change()
 
     def forget(self, window: int) -> list[Path]:
         """Remove a window from the table; returns the paths of its files."""
@@ -255,7 +255,7 @@ class DelayFileCatalog:
         self.reader.forget(files)
         del self._rows[window]
         del self._drops[window]
-        self._note_change()
+        self._on_change()
         return [self.folder / file.name for file in files]
 
     def replace(self, files: Sequence[CatalogFile], new_file: CatalogFile) -> list[Path]:
@@ -264,10 +264,10 @@ class DelayFileCatalog:
         of_window = self._windows[new_file.about.window]
         self._windows[new_file.about.window] = [file for file in of_window if file not in old_files] + [new_file]
         self.reader.forget(files)
-        self._note_change()
+        self._on_change()
         return [self.folder / file.name for file in files]
 
-    def _note_change(self) -> None:
+    def _on_change(self) -> None:
         self.version += 1
         self.first = self._starts[0] if self._starts else None
 

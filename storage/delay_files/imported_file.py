@@ -1,4 +1,4 @@
-"""Reads imported delay files: written elsewhere, validated and imported (storage/imports/importer.py).
+"""Reads imported delay files: written elsewhere, validated and imported (storage/imports/import_file.py).
 
 The file is imported by the command at `About.offset` of its shard. Row number i, counted from 0, is the message with
 the key `due_ms | offset | i`, and its id has the same parts. Store rows are built on reading.

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from duemq.model.errors import DamagedFile
 from duemq.model.messages.key import read_key
 from duemq.storage.delay_files.about import BadPage
-from duemq.storage.delay_files.key_pages import ColumnChunk, chunks_of
+from duemq.storage.delay_files.column_chunks import ColumnChunk, chunks_of
 
 _BYTES = 200  # fixed size of an index, about
 _LAST_OFFSET = (1 << 64) - 1

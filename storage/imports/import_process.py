@@ -22,18 +22,18 @@ from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.messages.import_command import cut
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.delay_files.imported_file import checksum_of, topics_of
-from duemq.storage.imports.importer import Intake, earlier_intake, inspect, take_in
-from duemq.storage.jobs.child import Progress, job_of_parent
+from duemq.storage.imports.import_file import ImportedFileInfo, earlier_import, import_file, inspect
+from duemq.storage.jobs.child import RowProgress, job_of_parent
 from duemq.storage.jobs.jobs import (
     BadJob,
     ImportAnswer,
+    ImportFailure,
     ImportFile,
     ImportJob,
+    ImportSuccess,
     InspectAnswer,
-    Inspected,
-    NotImportable,
-    NotTakenIn,
-    TakenIn,
+    InspectionFailure,
+    InspectionResult,
     encode,
     import_job,
 )
@@ -56,7 +56,7 @@ class _Places:
 
 def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint = no_failpoint) -> None:
     """Do a job, and report each file."""
-    limits, progress = job.limits, Progress(tell)
+    limits, progress = job.limits, RowProgress(tell)
     places = _Places([Path(folder) for folder in job.folders], job.prefixes, job.store)
     if job.inspect is not None:
         tell(_inspect(job.inspect, limits, places, progress))
@@ -64,15 +64,15 @@ def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint 
     for file in job.files:
         bucket = bucket_of(file.source)
         if bucket in away and not Path(file.target).exists():
-            tell(NotTakenIn(away[bucket], away=True, skipped=True))
+            tell(ImportFailure(away[bucket], away=True, skipped=True))
             continue
         answer = _answer(file, limits, places, progress, failpoint)
-        if isinstance(answer, NotTakenIn) and answer.away:
+        if isinstance(answer, ImportFailure) and answer.away:
             away[bucket] = answer.reason
         tell(answer)
 
 
-def _inspect(source: str, limits: ImportLimits, places: _Places, progress: Progress) -> InspectAnswer:
+def _inspect(source: str, limits: ImportLimits, places: _Places, progress: RowProgress) -> InspectAnswer:
     try:
         if not is_object(source):
             return _inspection_of(inspect(Path(source), limits, progress.rows, progress.alive, places.folders))
@@ -82,67 +82,67 @@ def _inspect(source: str, limits: ImportLimits, places: _Places, progress: Progr
         ):
             return _inspection_of(inspect(copy, limits, progress.rows, progress.alive, name=name_of(source)))
     except BadDelayFile as error:
-        return NotImportable(cut(str(error)), error.row, error.column and error.column[:80])
+        return InspectionFailure(cut(str(error)), error.row, error.column and error.column[:80])
     except StoreAway as error:
-        return NotImportable(cut(str(error)), away=True)
+        return InspectionFailure(cut(str(error)), away=True)
 
 
-def _inspection_of(file_intake: Intake) -> Inspected:
-    return Inspected(**asdict(file_intake))
+def _inspection_of(info: ImportedFileInfo) -> InspectionResult:
+    return InspectionResult(**asdict(info))
 
 
 def _answer(
-    file: ImportFile, limits: ImportLimits, places: _Places, progress: Progress, failpoint: Failpoint
-) -> TakenIn | NotTakenIn:
+    file: ImportFile, limits: ImportLimits, places: _Places, progress: RowProgress, failpoint: Failpoint
+) -> ImportSuccess | ImportFailure:
     target = Path(file.target)
     try:
         # A crash may have come between the import and the flush of the store that would have recorded it.
-        file_intake = earlier_intake(target, file.window, file.sha256, limits, progress.rows, progress.alive)
-        if file_intake is None:
-            file_intake = _take_in(file, target, limits, places, progress, failpoint)
-        if (wrong := _mismatch(file, file_intake)) is not None:
+        info = earlier_import(target, file.window, file.sha256, limits, progress.rows, progress.alive)
+        if info is None:
+            info = _import(file, target, limits, places, progress, failpoint)
+        if (wrong := _mismatch(file, info)) is not None:
             target.unlink(missing_ok=True)
-            return NotTakenIn(cut(wrong), final=True)
-        return TakenIn(file_intake.about(file.shard, file.offset), checksum_of(target, file.offset), topics_of(target))
+            return ImportFailure(cut(wrong), final=True)
+        return ImportSuccess(info.about(file.shard, file.offset), checksum_of(target, file.offset), topics_of(target))
     except BadDelayFile as error:
-        return NotTakenIn(cut(str(error)), final=not error.missing)
+        return ImportFailure(cut(str(error)), final=not error.missing)
     except StoreAway as error:
-        return NotTakenIn(cut(str(error)), away=True)
+        return ImportFailure(cut(str(error)), away=True)
     except Unavailable as error:
-        return NotTakenIn(cut(str(error)))
+        return ImportFailure(cut(str(error)))
     except Exception as error:
         # Any error of one file: the others continue.
         trace = traceback.format_exc()[-_TRACE_CHARACTERS:]
-        return NotTakenIn(cut(f"{type(error).__name__}: {error}"), trace=trace)
+        return ImportFailure(cut(f"{type(error).__name__}: {error}"), trace=trace)
 
 
-def _take_in(
+def _import(
     file: ImportFile,
     target: Path,
     limits: ImportLimits,
     places: _Places,
-    progress: Progress,
+    progress: RowProgress,
     failpoint: Failpoint,
-) -> Intake:
+) -> ImportedFileInfo:
     source, window, size = file.source, file.window, file.size
-    take = partial(
-        take_in, target=target, window=window, limits=limits, size=size, progress=progress.rows, alive=progress.alive,
-        failpoint=failpoint,
+    import_one = partial(
+        import_file, target=target, window=window, limits=limits, size=size, progress=progress.rows,
+        alive=progress.alive, failpoint=failpoint,
     )  # fmt: skip
     if not is_object(source):
-        return take(Path(source), folders=places.folders, link=file.link)
+        return import_one(Path(source), folders=places.folders, link=file.link)
     into = target.with_suffix(".fetched")
     with (
         translate_errors(into),
         fetch_object(source, into, places.store, places.prefixes, size=size, alive=progress.alive) as copy,
     ):
-        return take(copy, link=True, name=name_of(source))  # the copy is private
+        return import_one(copy, link=True, name=name_of(source))  # the copy is private
 
 
-def _mismatch(file: ImportFile, file_intake: Intake) -> str | None:
+def _mismatch(file: ImportFile, info: ImportedFileInfo) -> str | None:
     """How a file differs from its command; a file that was replaced is not imported."""
     for name in ("sha256", "size", "rows"):
-        if (actual := getattr(file_intake, name)) != (expected := getattr(file, name)):
+        if (actual := getattr(info, name)) != (expected := getattr(file, name)):
             return f"{file.source} has {name} {actual}, its command says {expected}"
     return None
 

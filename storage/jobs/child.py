@@ -15,17 +15,17 @@ from typing import Any
 
 import orjson
 
-from duemq.storage.jobs.jobs import Reading
+from duemq.storage.jobs.jobs import ReadProgress
 
 NICE = 10
 _TELL_S = 1.0
 ORPHANED = 9  # the exit code of a child whose parent has ended
 
 
-class Progress:
+class RowProgress:
     """Reports the rows done about once a second, so that the parent sees progress."""
 
-    def __init__(self, tell: Callable[[Reading], None]) -> None:
+    def __init__(self, tell: Callable[[ReadProgress], None]) -> None:
         self._tell, self._last_report_s, self._rows = tell, time.monotonic(), 0
 
     def rows(self, rows: int) -> None:
@@ -40,7 +40,7 @@ class Progress:
     def alive(self) -> None:
         if (now := time.monotonic()) - self._last_report_s >= _TELL_S:
             self._last_report_s = now
-            self._tell(Reading(self._rows))
+            self._tell(ReadProgress(self._rows))
 
 
 def job_of_parent() -> Any:

@@ -115,7 +115,8 @@ class RewriteJob:
 
 
 TieringJob = SealJob | LoadJob | RewriteJob
-"""With `tells`, which an older server does not know, a `Reading` follows about once a second while rows are read."""
+"""With `tells`, which an older server does not know, a `ReadProgress` follows about once a second while rows are
+read."""
 
 
 def tiering_job(document: Any) -> TieringJob:
@@ -161,8 +162,8 @@ class ImportFile:
 class ImportJob:
     """Import `files`, and validate the file `inspect`. `folders`, `prefixes` (of URIs): where they may be.
 
-    Answers for each file, in order: `TakenIn` or `NotTakenIn`; for `inspect`: `Inspected` or `NotImportable`. Between
-    them, about once a second while data is read: `Reading`.
+    Answers for each file, in order: `ImportSuccess` or `ImportFailure`; for `inspect`: `InspectionResult` or
+    `InspectionFailure`. Between them, about once a second while data is read: `ReadProgress`.
     """
 
     limits: ImportLimits
@@ -183,14 +184,14 @@ def import_job(document: Any) -> ImportJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadProgress:
     """`done`: rows read so far."""
 
     done: int
 
 
 @dataclass(frozen=True, slots=True)
-class TakenIn:
+class ImportSuccess:
     """The file at the target. `checksum`, `topics`: see `LocalFile`."""
 
     about: About
@@ -199,7 +200,7 @@ class TakenIn:
 
 
 @dataclass(frozen=True, slots=True)
-class NotTakenIn:
+class ImportFailure:
     """Why a file is not at its target.
 
     `final`: a retry would not help. `away`: its store does not answer. `skipped`: it was not tried, because its store
@@ -214,7 +215,7 @@ class NotTakenIn:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
+class InspectionResult:
     """The content of an importable file: see `Intake`."""
 
     window: int
@@ -227,7 +228,7 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
-class NotImportable:
+class InspectionFailure:
     """Why a file could not be imported, with row and column if one is at fault. `away`: its store does not answer."""
 
     reason: str
@@ -236,25 +237,25 @@ class NotImportable:
     away: bool = False
 
 
-ImportAnswer = Reading | TakenIn | NotTakenIn
-InspectAnswer = Reading | Inspected | NotImportable
+ImportAnswer = ReadProgress | ImportSuccess | ImportFailure
+InspectAnswer = ReadProgress | InspectionResult | InspectionFailure
 
 
 def import_answer(line: bytes) -> ImportAnswer:
     """The answer for a file. Raises BadJob."""
     document = _object(line)
     if "done" in document:
-        return decode(Reading, document)
+        return decode(ReadProgress, document)
     if "about" in document:
-        answer = decode(TakenIn, document)
-        return TakenIn(decode(About, answer.about), answer.checksum, answer.topics)
-    return decode(NotTakenIn, document)
+        answer = decode(ImportSuccess, document)
+        return ImportSuccess(decode(About, answer.about), answer.checksum, answer.topics)
+    return decode(ImportFailure, document)
 
 
 def inspect_answer(line: bytes) -> InspectAnswer:
     """The answer for `inspect`. Raises BadJob."""
     document = _object(line)
-    kind = Reading if "done" in document else NotImportable if "reason" in document else Inspected
+    kind = ReadProgress if "done" in document else InspectionFailure if "reason" in document else InspectionResult
     return decode(kind, document)  # type: ignore[return-value]  # one of the three
 
 

@@ -26,7 +26,7 @@ from duemq.model.messages.place import PLACE_BYTES, key_at, place_of
 from duemq.storage.keyspace import INDEX_CHUNK, INDEX_FILE, INDEX_RUN, INDEX_STATE, U32, U64
 from duemq.storage.message_index.runs import (
     Entries,
-    Group,
+    RunGroup,
     count_in,
     entries_in,
     first_kept_bucket,
@@ -59,7 +59,7 @@ class _Store(Protocol):
 class Run(NamedTuple):
     """A sorted run of `size` entries. `number`: unique in the store."""
 
-    group: Group
+    group: RunGroup
     number: int
     size: int
 
@@ -69,7 +69,7 @@ class Run(NamedTuple):
         return _prefix(self.group, self.number)
 
 
-def _prefix(group: Group, number: int = 0) -> bytes:
+def _prefix(group: RunGroup, number: int = 0) -> bytes:
     return INDEX_RUN + bytes([group.wait_class]) + U32.pack(group.bucket) + U64.pack(number)
 
 
@@ -107,7 +107,7 @@ class MessageIndex:
         rows, start = self._store.cursor(), INDEX_RUN
         rows.seek(start)
         while rows.valid() and (key := rows.key())[:1] == INDEX_RUN:
-            group = Group(key[1], U32.unpack_from(key, 2)[0])
+            group = RunGroup(key[1], U32.unpack_from(key, 2)[0])
             run = Run(group, U64.unpack_from(key, 6)[0], count_in(rows.value()))
             yield run
             rows.seek(_prefix(run.group, run.number + 1))
@@ -197,8 +197,8 @@ class MessageIndex:
         if len(chunks) >= _MAX_CHUNKS or sum(chunks.values()) >= _MAX_CHUNK_ENTRIES:
             some = list(_up_to(chunks.items(), [count for _, count in chunks.items()]))
             return Merge(chunks=tuple(some))
-        groups: defaultdict[Group, list[Run]] = defaultdict(list)
-        for run in self.runs:
+        groups: defaultdict[RunGroup, list[Run]] = defaultdict(list)
+        for run in self._runs:
             if run.size < _MAX_MERGED // 2:
                 groups[run.group].append(run)
         for group, runs in groups.items():
@@ -215,7 +215,7 @@ class MessageIndex:
         pages = self._store.range(run.prefix, _prefix(run.group, run.number + 1))
         return [entries_in(page) for _, page in pages]
 
-    def replace(self, merge: Merge, merged: Sequence[tuple[Group, int, Sequence[tuple[bytes, bytes]]]]) -> None:
+    def replace(self, merge: Merge, merged: Sequence[tuple[RunGroup, int, Sequence[tuple[bytes, bytes]]]]) -> None:
         """Replace the merged chunks or runs by new runs (group, entries, pages as from `pages_of`), if all of them
         still exist."""
         runs = set(self.runs)
@@ -240,11 +240,11 @@ class MessageIndex:
 
     def purge(self, horizon: int) -> None:
         """Drop the groups whose rows were all due before this time (ms)."""
-        for wait_class in {run.group.wait_class for run in self.runs}:
-            first = Group(wait_class, first_kept_bucket(wait_class, horizon))
-            if any(run.group.wait_class == wait_class and run.group < first for run in self.runs):
-                self._store.drop(b"", _prefix(Group(wait_class, 0)), _prefix(first))
-                self.runs = [run for run in self.runs if run.group.wait_class != wait_class or run.group >= first]
+        for wait_class in {run.group.wait_class for run in self._runs}:
+            first = RunGroup(wait_class, first_kept_bucket(wait_class, horizon))
+            if any(run.group.wait_class == wait_class and run.group < first for run in self._runs):
+                self._store.drop(b"", _prefix(RunGroup(wait_class, 0)), _prefix(first))
+                self._runs = [run for run in self._runs if run.group.wait_class != wait_class or run.group >= first]
                 self.version += 1
 
     # --- searching ------------------------------------------------------------------------------------------------

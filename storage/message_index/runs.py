@@ -33,7 +33,7 @@ Entries = npt.NDArray[np.void]
 """Shape (n,), of `_PLACED`."""
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that are dropped together."""
 
     wait_class: int
@@ -98,7 +98,7 @@ def merge(parts: Sequence[Entries]) -> Entries:
     return entries[~twice]
 
 
-def groups_of(entries: Entries) -> Iterator[tuple[Group, Entries]]:
+def groups_of(entries: Entries) -> Iterator[tuple[RunGroup, Entries]]:
     """The entries of each group, in their order."""
     placed = (LATEST_MS - entries["placed"].astype(np.uint64)).astype(np.int64) // WINDOW_MS
     waits = np.maximum(entries["due"].astype(np.int64) // WINDOW_MS - placed, 0)
@@ -106,7 +106,7 @@ def groups_of(entries: Entries) -> Iterator[tuple[Group, Entries]]:
     buckets = placed >> (classes - 2)
     numbers = classes << 32 | buckets
     for number in np.unique(numbers).tolist():
-        yield Group(number >> 32, number & 0xFFFF_FFFF), entries[numbers == number]
+        yield RunGroup(number >> 32, number & 0xFFFF_FFFF), entries[numbers == number]
 
 
 def pages_of(entries: Entries) -> Iterator[tuple[bytes, bytes]]:

@@ -58,7 +58,9 @@ class Journal:
         self.windows = {window: WindowChanges() for window in windows}
         self._most, self._bytes_left = most, _MAX_BYTES
 
-    def note(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]) -> None:
+    def record(
+        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]
+    ) -> None:
         """`puts` and `deletes` include their prefixes. `dropped`: deleted keys whose message was in a file."""
         windows = self.windows
         for key, row in puts:

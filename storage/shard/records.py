@@ -146,7 +146,7 @@ class ImportRecords:
         puts = [row for one in new for row in (one.row, one.content)] + [one.row for one in ended]
         return ImportChanges(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 
-    def note(self, changes: ImportChanges) -> None:
+    def record(self, changes: ImportChanges) -> None:
         """Record changes that are in the store."""
         for one in changes.new:
             self.pending[one.offset] = one

@@ -41,7 +41,7 @@ from duemq.storage.keyspace import (
     U64,
     WHEN,
     WINDOW,
-    Position,
+    LedgerPosition,
 )
 from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.rocksdb import Memory, open_store, without_log
@@ -83,7 +83,7 @@ class ShardStore:
         self._options = without_log()
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
-        self.position = Position() if raw is None else Position.decode(raw)
+        self.position = LedgerPosition() if raw is None else LedgerPosition.decode(raw)
         dropped = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(DROPS))
         self.imports = ImportRecords(self)
         self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
@@ -334,7 +334,7 @@ class ShardStore:
         self,
         puts: Puts,
         deletes: Sequence[bytes],
-        position: Position,
+        position: LedgerPosition,
         windows: dict[int, int],
         rowless: Collection[bytes] = (),
         topics: Mapping[bytes, int] | None = _NO_TOPICS,
@@ -358,7 +358,7 @@ class ShardStore:
         for count_key, number in self.delay_files.drop(dropped_keys, rowless):
             put(count_key, number)
         for journal in self._journals:
-            journal.note(puts, deletes, dropped_keys)
+            journal.record(puts, deletes, dropped_keys)
         for key in deletes:
             batch.delete(key)
         for start, count in windows.items():

@@ -27,7 +27,7 @@ from duemq.storage.delay_files.about import About, Part
 from duemq.storage.delay_files.catalog import open_file
 from duemq.storage.delay_files.sealed_file import DelayFile, parts_of, write
 from duemq.storage.fsync import sync_folder
-from duemq.storage.jobs.child import Progress, job_of_parent
+from duemq.storage.jobs.child import RowProgress, job_of_parent
 from duemq.storage.jobs.jobs import (
     CORRUPT,
     DAMAGED,
@@ -181,7 +181,7 @@ def _say(answer: object) -> None:
 def main() -> int:
     try:
         job = tiering_job(job_of_parent())
-        count_rows = Progress(_say).more if job.tells else _count_nothing
+        count_rows = RowProgress(_say).more if job.tells else _count_nothing
         for answer in perform(job, count_rows):
             _say(answer)
     except BadJob as error:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.clients.load import ACCEPTED, SentMessages
-from duemq.bench.clients.reader import Received
-from duemq.bench.harness.reconciliation import LatenessSpread, Tally, spread, tally
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import ACCEPTED, SentMessages
+from duemq.bench.harness.tally import LatenessSpread, Tally, spread, tally
 from tests.abuse.abusers import Counts
 from tests.abuse.base import Sizes
 from tests.abuse.honest import Kept
@@ -70,7 +70,7 @@ class Account:
     exit_code: int | None = None
     failure: str = ""
     sent: SentMessages | None = None
-    received: Received | None = None
+    received: ReceivedRecords | None = None
     kept: Kept | None = None
 
     def phase(self, abused: bool) -> Phase | None:

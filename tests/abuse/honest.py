@@ -15,9 +15,9 @@ import orjson
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.base.workers import BenchWorker
-from duemq.bench.clients.load import Job, SendWindow, SentMessages, send_steadily
 from duemq.bench.clients.payloads import SEQUENCE
-from duemq.bench.clients.reader import Received, read
+from duemq.bench.clients.reader import ReceivedRecords, read
+from duemq.bench.clients.send import SendJob, SendWindow, SentMessages, send_steadily
 from duemq.bench.system.system import get
 
 TOPIC = "honest"
@@ -46,7 +46,7 @@ class HonestClient:
     def __init__(self, url: str, rate: float, seconds: float, seed: int) -> None:
         self.count = int(rate * seconds)
         self.reader = BenchWorker(read, url, TOPIC)
-        job = Job(url, TOPIC, self.count, _AHEAD, seed=seed)
+        job = SendJob(url, TOPIC, self.count, _AHEAD, seed=seed)
         self.sender = BenchWorker(send_steadily, job, rate, connections=_CONNECTIONS)
         self._read, self._moved_at = -1, time.monotonic()
 
@@ -68,7 +68,7 @@ class HonestClient:
         quiet_s = time.monotonic() - self._moved_at
         return quiet_s > (_LINGER_S if self._read >= self.sender.result().accepted else _PATIENCE_S)
 
-    def results(self) -> tuple[SentMessages, Received]:
+    def results(self) -> tuple[SentMessages, ReceivedRecords]:
         self.reader.stop()
         return self.sender.result(), self.reader.result()
 

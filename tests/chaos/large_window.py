@@ -63,7 +63,7 @@ async def run(folder: Path, messages: int, size: int) -> dict[str, object]:
 
     window = (clock() // WINDOW_MS + 5) * WINDOW_MS
     opened = Folder.open(folder, 1)
-    policy = TieringPolicy(rows=min(messages, 1_000), settle_ms=1_000)
+    policy = TieringPolicy(rows=min(messages, 1_000), quiet_ms=1_000)
 
     async def open_bus() -> EmbeddedBus:
         return await EmbeddedBus.open(folder / "bus", clock=clock)

@@ -13,7 +13,7 @@ import pytest
 
 from duemq.bus.base import Batches, Committer
 from duemq.bus.kafka.options import TRANSACTIONS
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import DuemqError, Fenced
 from tests.chaos.conftest import SEED

@@ -24,7 +24,7 @@ from duemq.bus.base import (
 )
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.model.messages.names import CursorName
 from duemq.model.messages.record import Partition, StoredRecord
 from tests.support.patience import SERVERS_S
@@ -61,7 +61,7 @@ class RenamedBus:
         there = self.there(batches)
         landed = await self.inner.append(there)
         for (topic, partition), where in landed.items():
-            if self.inner.tails.follows((topic, partition)):
+            if self.inner._fetcher.follows((topic, partition)):
                 await self._reached(topic, partition, where.offset(len(there[topic, partition]) - 1) + 1)
         return self.back(landed)
 
@@ -112,8 +112,8 @@ class RenamedBus:
     def topic_state(self, topic: str) -> TopicState | None:
         return self.inner.topic_state(topic + self._suffix)
 
-    async def look_at(self, topics: Collection[str]) -> None:
-        await self.inner.look_at([topic + self._suffix for topic in topics])
+    async def look_up_topics(self, topics: Collection[str]) -> None:
+        await self.inner.look_up_topics([topic + self._suffix for topic in topics])
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         name = topic + self._suffix

@@ -25,7 +25,7 @@ with atheris.instrument_imports(include=["duemq"]):
     from duemq.cluster.admin.state import AdminState
     from duemq.cluster.admin.trail import TrailEntry
     from duemq.model.callers.access import ApiKey, id_of, new_key
-    from duemq.model.callers.session import Session
+    from duemq.model.callers.session import LoginSession
     from duemq.model.errors import CorruptStore, Rejected
     from duemq.model.log.ledger import Barrier, Entry, read_ledger
     from duemq.model.messages import plain
@@ -141,7 +141,7 @@ def cookies(data: bytes) -> None:
     request = Request({"type": "http", "headers": [(b"cookie", data)], "scheme": "http"})
     read_cookie(request, "duemq_session")
     session_text(request)
-    _value(data, Session.from_value)
+    _value(data, LoginSession.from_value)
     try:
         decode_cursor(data.decode("latin-1"), "orders", None, "after")
     except Rejected:

@@ -33,12 +33,12 @@ from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
 from duemq.storage.delay_files.columns import SCHEMA
-from duemq.storage.imports.importer import glance
+from duemq.storage.imports.import_file import summary_of
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.records import IMPORTED
 
 TOPIC, SHARDS = "orders", 2
-DELAY_FILE = TieringPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1, join_files=2, join_ms=0)
+DELAY_FILE = TieringPolicy(rows=20, windows=1, quiet_ms=0, rewrite_share=0.1, rewrite_rows=1, join_files=2, join_ms=0)
 _NEAR, _FAR, _IMPORTED = 10, 80, 10  # messages of a turn
 
 
@@ -89,7 +89,7 @@ class Load:
         ]
         nullable = pa.schema([field.with_nullable(True) for field in SCHEMA])
         pq.write_table(pa.Table.from_pylist(rows, nullable), source)
-        about = glance(source)
+        about = summary_of(source)
         given = await self._gateway.import_file(
             ImportCommand(str(source), about.sha256, about.size, about.window, about.rows)
         )

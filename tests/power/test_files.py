@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from duemq.model.errors import DuemqError, FolderRefused
-from duemq.storage.backup.manifest import check, names
+from duemq.storage.backup.backup import check, names
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import Folder, read_info
 from tests.power.layer import Layer

@@ -14,7 +14,7 @@ import pytest
 
 from duemq.delay.recovery.replica_snapshot import fetch
 from duemq.model.errors import DuemqError
-from duemq.storage.checkpoint.replica_swap import settle_all
+from duemq.storage.checkpoint.replica_swap import finish_replacements
 from tests.power.layer import Layer
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
@@ -58,7 +58,7 @@ def check_rebuilt(layer: Layer, source: Path, image: Path) -> None:
     layer.check()
     for done in layer.moments(image, MOMENTS):
         replica = image / "shards" / "003"
-        settle_all(replica.parent)
+        finish_replacements(replica.parent)
         found = contents(replica)
         assert found == new or (found == old and "replaced" not in done)
         peer = Peer(source)

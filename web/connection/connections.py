@@ -124,12 +124,12 @@ class Connections:
         limits, time = self.limits, asyncio.get_running_loop().time
 
         async def turn() -> float:
-            self.look(time())
+            self.close_overdue(time())
             return min(limits.head_s, limits.body_s, limits.write_s, limits.keep_alive_s) / 2
 
         await Loop("connections", turn).run()
 
-    def look(self, now: float) -> None:
+    def close_overdue(self, now: float) -> None:
         """Close connections whose client takes too long, or does not read its answers."""
         for connection in (*self._new, *self._idle, *self._served):
             if (reason := self._overdue(connection, now)) is not None:

@@ -31,7 +31,7 @@ _AHEAD = 100  # the most pipelined requests before an answer; each takes some Ki
 _LINGER_S = 1.0  # for the client to read the last answer, or to show that it is still there
 
 
-class HttpConnection(HttpToolsProtocol):
+class HttpProtocol(HttpToolsProtocol):
     """Each server has a subclass with its connections as a class attribute: see `connection_class`."""
 
     among: ClassVar[Connections]
@@ -282,12 +282,12 @@ class HttpConnection(HttpToolsProtocol):
             self.loop.call_later(_LINGER_S, self._leave_reader)
 
 
-def connection_class(connections: Connections) -> type[HttpConnection]:
+def connection_class(connections: Connections) -> type[HttpProtocol]:
     """The class of a server's connections."""
-    return type("BoundedConnection", (HttpConnection,), {"among": connections})
+    return type("BoundedConnection", (HttpProtocol,), {"among": connections})
 
 
-def over_tls(kind: type[HttpConnection], context: ssl.SSLContext) -> Callable[..., asyncio.Protocol]:
+def over_tls(kind: type[HttpProtocol], context: ssl.SSLContext) -> Callable[..., asyncio.Protocol]:
     """The factory for the connections of a server with TLS."""
 
     def plain_answer() -> bytes:

@@ -18,7 +18,7 @@ _AGAIN_MS = 20
 _PATIENCE = 50  # retries of a read for committed frames: a second
 
 
-class Reader:
+class BrokerReader:
     """`saw_end` is called with each last stable offset from a broker."""
 
     def __init__(self, wire: Wire, saw_end: Callable[[Partition, int], None]) -> None:
@@ -37,7 +37,7 @@ class Reader:
         if max_records < 1:
             return []
         for _ in range(_PATIENCE):
-            chunk = self._take(partition, offset)
+            chunk = self._pop_cached(partition, offset)
             if chunk is None:
                 # The broker should wait only for frames that are about to arrive.
                 chunk = await self._fetch(partition, offset, _AGAIN_MS if offset < known_end else 0)
@@ -80,7 +80,7 @@ class Reader:
         batch = decode(answer.message_set, offset, answer.aborted)
         return RunPart(offset, batch.next_offset, batch.records, batch.size)
 
-    def _take(self, partition: Partition, offset: int) -> RunPart | None:
+    def _pop_cached(self, partition: Partition, offset: int) -> RunPart | None:
         return self._drop((*partition, offset))
 
     def _keep(self, partition: Partition, offset: int, chunk: RunPart) -> None:

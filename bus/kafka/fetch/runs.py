@@ -30,7 +30,7 @@ class RunPart:
         return self.records[bisect_left(self.records, offset, key=_offset_of) :]
 
 
-class Run:
+class FrameRun:
     """Chunks without a gap between them. `first` and `end` of an empty one are where the next chunk begins."""
 
     __slots__ = ("_chunks", "_firsts", "end", "first", "size")

@@ -18,19 +18,19 @@ from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError
 from duemq.model.messages.record import Partition
 
-_EVERY_S, _LOOK_S = 0.02, 1.0
+_EVERY_S, _REFRESH_S = 0.02, 1.0
 
 _Target = tuple[str, int | None]
 
 
 class Watch:
-    """`note_end` is called with each polled end."""
+    """`on_end` is called with each polled end."""
 
-    def __init__(self, wire: Wire, catalog: Catalog, note_end: Callable[[Partition, int], None]) -> None:
-        self._wire, self._catalog, self._note_end = wire, catalog, note_end
+    def __init__(self, wire: Wire, catalog: Catalog, on_end: Callable[[Partition, int], None]) -> None:
+        self._wire, self._catalog, self._on_end = wire, catalog, on_end
         self._targets: Counter[_Target] = Counter()
-        self.look_times: dict[str, float] = {}
-        self.missing: set[str] = set()
+        self._refreshed_at: dict[str, float] = {}
+        self._missing: set[str] = set()
         self._demand = asyncio.Event()
 
     def begin(self, target: _Target) -> None:
@@ -44,7 +44,7 @@ class Watch:
 
     async def run(self) -> None:
         # `trouble` reports the problem.
-        pace = OutageOptions(first_s=_LOOK_S, longest_s=_LOOK_S, level=logging.DEBUG)
+        pace = OutageOptions(first_s=_REFRESH_S, longest_s=_REFRESH_S, level=logging.DEBUG)
         await Loop("kafka watch", self._turn, every_s=_EVERY_S, expected=(DuemqError,), **pace).run()
 
     async def _turn(self) -> None:
@@ -58,12 +58,14 @@ class Watch:
         partitions: set[Partition] = set()
         topics = {topic for topic, _ in self._targets}
         now = time.monotonic()
-        self.look_times = {topic: at for topic, at in self.look_times.items() if topic in topics or now - at < _LOOK_S}
-        self.missing &= topics
+        self._refreshed_at = {
+            topic: at for topic, at in self._refreshed_at.items() if topic in topics or now - at < _REFRESH_S
+        }
+        self._missing &= topics
         for topic, partition in list(self._targets):
             metadata = self._catalog.last(topic)
-            if time.monotonic() - self.look_times.get(topic, 0) > _LOOK_S:
-                self.look_times[topic] = time.monotonic()
+            if time.monotonic() - self._refreshed_at.get(topic, 0) > _REFRESH_S:
+                self._refreshed_at[topic] = time.monotonic()
                 metadata = (await self._catalog.find([topic])).get(topic)
                 if metadata is None:
                     self.missing.add(topic)
@@ -72,10 +74,10 @@ class Watch:
                 partitions |= {(topic, each) for each in numbers if each < metadata.partitions}
         for where, end in (await self._wire.offsets(partitions)).items():
             # If a topic did not exist when its reader began to wait, all its frames are new to the reader.
-            if where[0] in self.missing and end > 0:
-                self._note_end(where, 0)
-            self._note_end(where, end)
-        self.missing -= {topic for topic, _ in partitions}
+            if where[0] in self._missing and end > 0:
+                self._on_end(where, 0)
+            self._on_end(where, end)
+        self._missing -= {topic for topic, _ in partitions}
 
 
 class _SubscriptionProxy:

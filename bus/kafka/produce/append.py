@@ -65,19 +65,19 @@ def join_outcomes(outcomes: Outcomes) -> AppendResults:
 class Appender:
     """One producer, opened on demand, and a lane per partition.
 
-    `note_end` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
+    `on_end` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
 
     def __init__(
         self,
         options: KafkaOptions,
         catalog: Catalog,
-        note_end: Callable[[Partition, int], None],
+        on_end: Callable[[Partition, int], None],
         clock: Callable[[], int],
         max_bytes: int = _WAITING_BYTES,
     ) -> None:
-        self._options, self._catalog, self._note_end, self._clock = options, catalog, note_end, clock
-        self.max_bytes, self.waiting_bytes = max_bytes, 0
-        self.producer: Any = None
+        self._options, self._catalog, self._on_end, self._clock = options, catalog, on_end, clock
+        self._max_bytes, self._waiting_bytes = max_bytes, 0
+        self._producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
         self.sends: dict[asyncio.Future[None], Any] = {}  # in flight, with their producers
         self.lanes: dict[Partition, list[_Call]] = {}
@@ -168,7 +168,7 @@ class Appender:
             await self._send(where, calls)
             return
         except _TooLarge as refusal:
-            rest = self._settle(calls, refusal)
+            rest = self._answer_written(calls, refusal)
         for call in rest:
             await self._send_alone(where, call)
 
@@ -180,13 +180,13 @@ class Appender:
                 raise Rejected("payload_too_large", why)
             await self._send(where, [call])
         except _TooLarge as refusal:
-            if self._settle([call], refusal):
+            if self._answer_written([call], refusal):
                 detail = f"topic {topic!r} does not take a message of this size"
                 _fail([call], Rejected("payload_too_large", detail))
         except DuemqError as error:
             _fail([call], error)
 
-    def _settle(self, calls: list[_Call], refusal: _TooLarge) -> list[_Call]:
+    def _answer_written(self, calls: list[_Call], refusal: _TooLarge) -> list[_Call]:
         """Answer the calls that are, at least in part, in the log; return the others."""
         end, whole = 0, 0
         for call in calls:
@@ -225,7 +225,7 @@ class Appender:
             self._replace(producer, error)
             sent_count = batches[len(positions)].start
             if positions:
-                self._note_end(where, positions[-1][1] + sent_count - positions[-1][0])
+                self._on_end(where, positions[-1][1] + sent_count - positions[-1][0])
             raise _TooLarge(sent_count, positions, stamp) from error
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:
             # Its sequence numbers in this partition are no longer usable (aiokafka never gives up on a batch): every
@@ -236,7 +236,7 @@ class Appender:
         finally:
             del self.sends[sending]
             sending.set_result(None)
-        self._note_end(where, positions[-1][1] + len(frames) - positions[-1][0])
+        self._on_end(where, positions[-1][1] + len(frames) - positions[-1][0])
         self._resolve(calls, positions, stamp)
 
     async def _metadata_of(self, topic: str) -> TopicMetadata:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiokafka import errors
 
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.producer import Producer, Setup
+from duemq.bus.kafka.produce.producer import Producer, ProducerSetup
 from duemq.bus.kafka.produce.v1.producer import ProducerV1
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
 from duemq.bus.kafka.requests.api_versions import ApiVersionsRequest, finalized_level, offers
@@ -32,5 +32,5 @@ async def uses_v2(options: KafkaOptions, wire: Wire) -> bool:
     return in_use and all(offers(answer, key, version) for key, version in VERSIONS.items())
 
 
-def make_producer(setup: Setup, *, v2: bool) -> Producer:
+def make_producer(setup: ProducerSetup, *, v2: bool) -> Producer:
     return ProducerV2(setup) if v2 else ProducerV1(setup)

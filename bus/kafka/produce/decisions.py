@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from duemq.model.messages.record import Partition
 
 
-class Last(NamedTuple):
+class LastTransaction(NamedTuple):
     """The last transaction of an id. `began`: there was one since the producer began. `over`: it has ended. `commits`:
     it was, or will be, committed."""
 
@@ -22,7 +22,7 @@ class Last(NamedTuple):
     commits: bool
 
 
-NONE: Final = Last(-1, began=False, over=True, commits=False)
+NONE: Final = LastTransaction(-1, began=False, over=True, commits=False)
 
 
 class Decisions:
@@ -40,7 +40,7 @@ class Decisions:
         self.seen: set[Partition] = set()  # in order since the newest decision
         self.first: dict[Partition, bool] = {}  # for partitions that were once seen in order, but not since
 
-    def learn(self, last: Last, seen: Set[Partition]) -> None:
+    def learn(self, last: LastTransaction, seen: Set[Partition]) -> None:
         """Record the coordinator's answer before the next producer begins. `seen`: partitions in order at this time."""
         if last.producer_id != self._producer_id:
             self._producer_id, self._newest, self._oldest = last.producer_id, NONE.commits, None

@@ -22,7 +22,7 @@ from aiokafka import errors
 from aiokafka.client import CoordinationType
 
 from duemq.bus.base import TopicNames, WriteRefused
-from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
+from duemq.bus.kafka.produce.decisions import NONE, Decisions, LastTransaction
 from duemq.bus.kafka.produce.producer import Producer
 from duemq.bus.kafka.requests.describe_requests import DescribeTransactionsRequest
 from duemq.bus.kafka.requests.partition_producers import OpenIn, PartitionProducers
@@ -59,7 +59,7 @@ class OpenTransaction:
         self.wire, self._producers, self.transactional_id, self._producer = wire, producers, transactional_id, producer
         self._own, self._written, self._decisions = own, written, decisions
         self._asked: set[str] = set()  # topics that later commits need not check
-        self.looked: set[Partition] = set()
+        self._checked: set[Partition] = set()
         self._link: object | None = None
         self._calm_since = -_CALM_S
         self.last: frozenset[Partition] = frozenset()
@@ -71,20 +71,20 @@ class OpenTransaction:
         """
         began = time.monotonic()
         before, open_ = await asyncio.gather(self._describe(), self._open())
-        hanging = self._note(before.producer_id, open_)
-        self._decisions.learn(before, self.looked)
+        hanging = self._record(before.producer_id, open_)
+        self._decisions.learn(before, self._checked)
         if before.over and not hanging:
             self._calm_since = began
 
     async def mend(self) -> None:
         """Write the missing markers once the producer has started. After that, readers see all committed records.
 
-        Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
+        Partitions whose broker does not answer at once are left to `check`. Raises KafkaError and LogFailed.
         """
         hanging: set[Partition] = set()
         if time.monotonic() - self._calm_since > _CALM_S:  # a broker may have lost markers since
-            self.looked.clear()
-            hanging = self._note(self._producer.producer_id, await self._open())
+            self._checked.clear()
+            hanging = self._record(self._producer.producer_id, await self._open())
         while hanging:
             for commits in (True, False):
                 if part := {where for where in hanging if self._decisions.commits(where) is commits}:
@@ -106,7 +106,7 @@ class OpenTransaction:
         )  # fmt: skip
         await self._producer.end_open(hanging, commits=commits)
 
-    async def look(self, partitions: Iterable[Partition]) -> None:
+    async def check(self, partitions: Iterable[Partition]) -> None:
         """Raises LogFailed if a transaction hangs in a partition that is about to be written to.
 
         A coordinator that failed after the last transaction may have lost its markers. Raises WriteRefused for a topic
@@ -115,17 +115,17 @@ class OpenTransaction:
         link = self._producer.coordinator()
         if link is not self._link:
             self._link = link
-            self.looked.clear()
+            self._checked.clear()
             partitions = self.last.union(partitions)
-        await self._look_at_learned()
-        new = set(partitions) - self.looked
+        await self._check_learned()
+        new = set(partitions) - self._checked
         if not new:
             return
         self._asked.update(topic for topic, _ in new)
         try:
             hanging = await self._among(new)
         except LogFailed as error:
-            silent = sorted(new - self.looked)
+            silent = sorted(new - self._checked)
             if not silent or any(topic in self._own for topic, _ in silent):
                 raise
             topic, number = silent[0]
@@ -133,12 +133,12 @@ class OpenTransaction:
             raise WriteRefused(topic, "no_answer", detail) from error
         self._refuse(hanging)
 
-    async def _look_at_learned(self) -> None:
+    async def _check_learned(self) -> None:
         """The previous committer's last entries are read once this one has fenced it, and may name other topics."""
         names = self._written()
         if names is not None and (new := names - self._asked):
             self._asked |= new
-            self._refuse(self._note(self._producer.producer_id, await self._of_topics(new)))
+            self._refuse(self._record(self._producer.producer_id, await self._of_topics(new)))
 
     def _refuse(self, hanging: Collection[Partition]) -> None:
         self._decisions.suspects.update(topic for topic, _ in hanging)
@@ -147,17 +147,17 @@ class OpenTransaction:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    async def _describe(self) -> Last:
+    async def _describe(self) -> LastTransaction:
 
-        async def ask() -> Last:
-            request = DescribeTransactionsRequest([self.transactional_id])
-            answer = await self.wire.ask_coordinator(CoordinationType.TRANSACTION, self.transactional_id, request)
+        async def ask() -> LastTransaction:
+            request = DescribeTransactionsRequest([self._id])
+            answer = await self._wire.ask_coordinator(CoordinationType.TRANSACTION, self._id, request)
             for code, _, state, _, _, producer_id, *_ in answer.transactions:
                 error = errors.for_code(code)
                 if error.retriable:
                     raise error(f"transactional id {self.transactional_id!r}")
                 if not code:
-                    return Last(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
+                    return LastTransaction(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
             return NONE  # never used, or not permitted to know
 
         return await _unless_old(self.wire.retry(ask), NONE)
@@ -171,31 +171,31 @@ class OpenTransaction:
 
     async def _of_topics(self, topics: Set[str] | None) -> OpenIn:
         open_ = await _unless_old(self._producers.of_topics(topics), OpenIn({}, set()))
-        self.looked.update(where for where in open_.answered if topics is None or where[0] in topics)
+        self._checked.update(where for where in open_.answered if topics is None or where[0] in topics)
         return open_
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
         """The partitions among these in which our producer has an open transaction. Raises LogFailed."""
-        targets = set(partitions) - self.looked
+        targets = set(partitions) - self._checked
 
         async def ask() -> set[Partition]:
             open_ = await self._producers.of(targets)
-            self.looked |= open_.answered
-            ours = self._note(self._producer.producer_id, open_)
-            for topic, number in targets - self.looked - ours:
+            self._checked |= open_.answered
+            ours = self._record(self._producer.producer_id, open_)
+            for topic, number in targets - self._checked - ours:
                 raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
             return ours
 
         return await _unless_old(self.wire.retry(ask), set()) if targets else set()
 
-    def _note(self, producer_id: int, open_: OpenIn) -> set[Partition]:
+    def _record(self, producer_id: int, open_: OpenIn) -> set[Partition]:
         """The partitions in which our producer has an open transaction.
 
         They must be checked again. All others that were checked are in order.
         """
         ours = open_.held_by(producer_id)
-        self.looked -= ours
-        self._decisions.in_order(self.looked)
+        self._checked -= ours
+        self._decisions.in_order(self._checked)
         return ours
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions
+from duemq.bus.kafka.produce.transaction_sends import BatchesByPartition, Positions
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.messages.record import Partition
 
 
-class Setup(NamedTuple):
+class ProducerSetup(NamedTuple):
     """The parts of a producer. `name`: of its committer; `own`: duemq's own topics, all others are for messages.
 
     `on_coordinator_lost` is called as soon as the producer knows.

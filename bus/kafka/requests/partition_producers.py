@@ -66,7 +66,7 @@ class PartitionProducers:
         if question is None:
             question = self._next = _Question()
             question.answer = asyncio.create_task(self._answer(question), name="kafka producers")
-            question.answer.add_done_callback(_take_error)
+            question.answer.add_done_callback(_retrieve_error)
         question.add(topics)
         return await asyncio.shield(question.answer)
 
@@ -120,7 +120,7 @@ class PartitionProducers:
         return answer
 
 
-def _take_error(answer: asyncio.Task[OpenIn]) -> None:
+def _retrieve_error(answer: asyncio.Task[OpenIn]) -> None:
     """Retrieve the error, else asyncio complains if all callers were cancelled."""
     if not answer.cancelled():
         answer.exception()

@@ -65,7 +65,7 @@ class Wire:
         self._closed = False
         self.down: set[int] = set()  # brokers that do not answer
         self.brokers_changed: Callable[[], None] = lambda: None
-        self._looking: set[asyncio.Task[None]] = set()
+        self._checks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Raises BadConfig if the brokers refuse us, Unavailable if they do not answer."""
@@ -76,15 +76,15 @@ class Wire:
         except (KafkaError, OSError, TimeoutError) as error:
             await self.close()
             await self._explain(error)
-        self.note_answer()
+        self.record_answer()
 
     async def close(self) -> None:
         self._closed = True
-        for task in self._looking:
+        for task in self._checks:
             task.cancel()
         await asyncio.wait_for(self.client.close(), self._options.request_timeout_s)
 
-    def note_answer(self) -> None:
+    def record_answer(self) -> None:
         """Record that a broker has answered."""
         self._last_answer_s = time.monotonic()
 
@@ -98,7 +98,7 @@ class Wire:
             await self.refresh()
         for broker in self.client.cluster.brokers():
             if not self.client.cluster.is_bootstrap(broker.nodeId):
-                self._look_at(broker.nodeId)
+                self._begin_check(broker.nodeId)
 
     # --- brokers ----------------------------------------------------------------------------------------------------
 
@@ -111,18 +111,18 @@ class Wire:
         def on_closed(connection: Any) -> None:
             for broker in self.client.cluster.brokers():
                 if (broker.host, broker.port) == (connection.host, connection.port):
-                    self._look_at(broker.nodeId)
+                    self._begin_check(broker.nodeId)
 
         on_connection_closed(client, on_closed)
 
-    def _look_at(self, broker: int) -> None:
+    def _begin_check(self, broker: int) -> None:
         name = f"kafka broker {broker}"
-        if not self._closed and all(task.get_name() != name for task in self._looking):
-            task = asyncio.create_task(self._look(broker), name=name)
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+        if not self._closed and all(task.get_name() != name for task in self._checks):
+            task = asyncio.create_task(self._check_broker(broker), name=name)
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
 
-    async def _look(self, broker: int) -> None:
+    async def _check_broker(self, broker: int) -> None:
         """Check whether it answers at all."""
         try:
             async with asyncio.timeout(_SILENT_S):
@@ -143,7 +143,7 @@ class Wire:
         """Refresh the leaders. A closed client never finishes this."""
         done, _ = await asyncio.wait([self.client.force_metadata_update()], timeout=_REFRESH_S)
         if done and done.pop().result():
-            self.note_answer()
+            self.record_answer()
 
     def trouble(self) -> str | None:
         silent = time.monotonic() - self._last_answer_s
@@ -155,7 +155,7 @@ class Wire:
 
     async def ask(self, node: int | str, request: Any, group: Any = _ASK) -> Any:
         response = await self.client.send(node, request, group=group)
-        self.note_answer()
+        self.record_answer()
         return response
 
     async def ask_any(self, request: Any) -> Any:

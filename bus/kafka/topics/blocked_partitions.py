@@ -58,11 +58,11 @@ class BlockedPartitions:
             await self._end(transactional_id)
         expected = (KafkaError, OSError, LogFailed, TimeoutError)
         await Loop(
-            "blocked partitions", self.look, expected=expected, every_s=_EVERY_S, delay_s=_EVERY_S, first_s=_EVERY_S,
+            "blocked partitions", self.refresh, expected=expected, every_s=_EVERY_S, delay_s=_EVERY_S, first_s=_EVERY_S,
             level=logging.DEBUG,
         ).run()  # fmt: skip
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Raises KafkaError, OSError and LogFailed."""
         by_leader: defaultdict[int, list[Partition]] = defaultdict(list)
         for where in [(topic, each) for topic, count in self._own.items() for each in range(count)]:

@@ -125,8 +125,8 @@ class Catalog:
             topic for topic, metadata in by_topic.items() if metadata is None or now - metadata.checked_at > _STALE_S
         ]
         if stale:
-            await self.look(stale)
-            by_topic.update((topic, self.topics.get(topic)) for topic in stale)
+            await self.refresh(stale)
+            by_topic.update((topic, self._topics.get(topic)) for topic in stale)
         return {topic: metadata for topic, metadata in by_topic.items() if metadata is not None}
 
     async def recall(self, topic: str) -> TopicMetadata | None:
@@ -168,7 +168,7 @@ class Catalog:
             nonlocal pause_s
             topics, self._used = self._used, set()
             try:
-                await self.look(topics)
+                await self.refresh(topics)
             except LogFailed:
                 self._used |= topics
                 raise
@@ -183,7 +183,7 @@ class Catalog:
         finally:
             self._renewal = None
 
-    async def look(self, topics: Iterable[str] | None = None) -> list[str]:
+    async def refresh(self, topics: Iterable[str] | None = None) -> list[str]:
         """Ask the brokers, about all topics with None; the names of those that exist. Raises LogFailed."""
         names = None if topics is None else list(topics)
         exist: dict[str, tuple[Replicas, ...]] = {}

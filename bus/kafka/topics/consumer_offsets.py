@@ -34,7 +34,7 @@ _HAS_MEMBERS: Final = (errors.UnknownMemberIdError, errors.IllegalGenerationErro
 T = TypeVar("T")
 
 
-class Places:
+class ConsumerOffsets:
     """`groups`: the prefix of the groups that hold cursors. Their offsets are not real ones."""
 
     def __init__(self, wire: Wire, groups: str) -> None:

@@ -68,7 +68,7 @@ class OwnTopics:
     async def offer(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
         """The same for a topic that is not vital. Raises nothing: `misfits` has its faults. Without offsets."""
         self.partitions[topic], self._settings[topic] = partitions, settings
-        await self._look(topic)
+        await self._check_topic(topic)
         return TopicInfo(topic, partitions, (), (), self.misfits.get(topic, ""))
 
     def doubt(self, topic: str, partition: int, read_to: int | None = None) -> None:
@@ -99,12 +99,12 @@ class OwnTopics:
         doubted, self._doubted = self._doubted, False
         before = dict(self.misfits)
         for topic in list(self.partitions):
-            await self._look(topic)
+            await self._check_topic(topic)
         is_news = doubted or self.misfits != before or bool(self._unled_since)
         self._pause_s = _SOON_S if is_news else min(self._pause_s * 2, _LOOK_S)
         return self._pause_s - _SOON_S
 
-    async def _look(self, topic: str) -> None:
+    async def _check_topic(self, topic: str) -> None:
         try:
             misfit = await self._misfit(topic)
         except (DuemqError, KafkaError) as error:
@@ -122,8 +122,8 @@ class OwnTopics:
     async def _misfit(self, topic: str) -> str | None:
         """The fault of a topic, in a sentence. A missing topic that is not vital is created."""
         vital, partitions = topic in self.vital, self.partitions[topic]
-        is_missing = topic not in await self._catalog.look([topic])
-        self._note_leaders(topic)
+        is_missing = topic not in await self._catalog.refresh([topic])
+        self._record_leaders(topic)
         if is_missing and topic in self._catalog.denied:
             return "duemq's user may not describe it"
         if is_missing and vital:
@@ -145,7 +145,7 @@ class OwnTopics:
         trouble = {} if metadata is None else metadata.trouble
         return {(topic, number) for number, reason in trouble.items() if reason == NO_LEADER}
 
-    def _note_leaders(self, topic: str) -> None:
+    def _record_leaders(self, topic: str) -> None:
         unled = self._unled_now(topic)
         for where in [where for where in self._unled_since if where[0] == topic and where not in unled]:
             del self._unled_since[where]

@@ -57,7 +57,7 @@ class TopicMaker:
 
     async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         """Create it if it is missing. Raises Rejected for its name, WriteRefused if brokers do not create it."""
-        if topic not in await self._catalog.look([topic]):
+        if topic not in await self._catalog.refresh([topic]):
             await self._make(topic, partitions, settings)
 
     async def _make(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
@@ -75,7 +75,7 @@ class TopicMaker:
         """Wait until every broker knows a new topic."""
 
         async def check() -> None:
-            if topic not in await self._catalog.look([topic]):
+            if topic not in await self._catalog.refresh([topic]):
                 raise errors.LeaderNotAvailableError(topic)
             metadata = self._catalog.last(topic)
             for partition in range(metadata.partitions if metadata else 0):

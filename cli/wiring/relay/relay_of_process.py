@@ -15,7 +15,7 @@ from duemq.bus.base import Bus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.relay.trial import outlet_opener
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.relays.log import FiguresPublisher
+from duemq.cluster.relays.log import RelayFiguresPublisher
 from duemq.model.topics.topic_names import TopicNames
 from duemq.storage.data_folder import log_id_of
 
@@ -50,14 +50,14 @@ class RelayOfProcess:
     async def run(self) -> None:
         await self._admin.log.ready.wait()
         await self._first_declaration()
-        from duemq.relay.metrics import RelayCollector
+        from duemq.relay.collector import RelayCollector
 
         self.relay = self._make()
         self._metrics.register(RelayCollector(lambda: self.relay))
         if self._schedule is not None:
             await self.relay.run()
             return
-        publisher = FiguresPublisher(self._bus, _name(), self.relay.measured, self._admin.clock)
+        publisher = RelayFiguresPublisher(self._bus, _name(), self.relay.measured, self._admin.clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(publisher.run(), name="figures")
             group.create_task(self.relay.run(), name="relay")

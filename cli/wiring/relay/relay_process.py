@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.notifier import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import beside
 from duemq.cli.wiring.membership import prefix_for_relay

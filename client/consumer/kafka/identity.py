@@ -17,7 +17,7 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.kafka.aiokafka_internals import client_of
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.done_ranges import Ranges
-from duemq.client.consumer.kafka.parking import ANEW, Parking
+from duemq.client.consumer.kafka.parked_partitions import ANEW, ParkedPartitions
 from duemq.client.consumer.kafka.positions import done_in, is_of, own_metadata, says_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
@@ -29,7 +29,12 @@ class TopicIdentity:
     """The identity of the topics of one aiokafka consumer in a group."""
 
     def __init__(
-        self, kafka: AIOKafkaConsumer, topics: Collection[str], starts: Starts, parking: Parking, changes: Rebalance
+        self,
+        kafka: AIOKafkaConsumer,
+        topics: Collection[str],
+        starts: Starts,
+        parking: ParkedPartitions,
+        changes: Rebalance,
     ) -> None:
         self._kafka, self._topics, self._starts = kafka, topics, starts
         self._parking, self._changes = parking, changes

@@ -12,13 +12,13 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from duemq.bus.kafka.clients import new_consumer
 from duemq.client.consumer.base import Mismatch, PartitionsMoved
 from duemq.client.consumer.kafka.assignors import assignor
-from duemq.client.consumer.kafka.publisher import Returns
 from duemq.client.consumer.kafka.rebalance import Rebalance
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 
 _JOIN_S: Final = 60.0
 
@@ -28,7 +28,7 @@ class KafkaLog:
 
     def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options
-        self._returns = Returns(group, bootstrap, options, own_name)
+        self._publisher = RetryPublisher(group, bootstrap, options, own_name)
 
     async def open(
         self,
@@ -37,16 +37,16 @@ class KafkaLog:
         gained: PartitionsMoved,
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Mismatch]], None],
-    ) -> Source:
+    ) -> KafkaMessageSource:
         """See `ConsumerLog`. Raises Rejected if this Kafka has no duemq, and aiokafka's errors."""
         options, names = self._options, sorted(topics)
         sharing = assignor(options.allocation, options.rack, topics, report_mismatches)
-        await self._returns.start(await prepare(self._group, self._bootstrap, options, names))
+        await self._publisher.start(await prepare(self._group, self._bootstrap, options, names))
         changes = Rebalance(gained, lost)
-        return Source(self._group, self._bootstrap, options, [*names, *retry], retry, changes, sharing)
+        return KafkaMessageSource(self._group, self._bootstrap, options, [*names, *retry], retry, changes, sharing)
 
-    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
-        return await self._returns.send(message, to, error)
+    async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
+        return await self._publisher.send(message, to, error)
 
     async def renew(self, topics: Sequence[str]) -> None:
         """See `ConsumerLog`. Brokers drop a group's offsets after `offsets.retention.minutes` without a member: this
@@ -72,4 +72,4 @@ class KafkaLog:
             await kafka.stop()
 
     async def close(self) -> None:
-        await self._returns.stop()
+        await self._publisher.stop()

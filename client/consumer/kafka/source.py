@@ -37,7 +37,7 @@ from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.identity import TopicIdentity
 from duemq.client.consumer.kafka.offsets import FileOffsets
-from duemq.client.consumer.kafka.parking import ANEW, Parking
+from duemq.client.consumer.kafka.parked_partitions import ANEW, ParkedPartitions
 from duemq.client.consumer.kafka.positions import MAX_BYTES, metadata_of, with_done
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, commit_once, named
@@ -56,7 +56,7 @@ _PASSING = (KafkaError, TimeoutError)
 _OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 
-class Source:
+class KafkaMessageSource:
     """One aiokafka consumer. `first`: topics that start at their first message whatever the options say."""
 
     def __init__(
@@ -95,8 +95,8 @@ class Source:
         self.starts = Starts(self.kafka, options, first)
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
         self._missing: frozenset[str] = frozenset()
-        self.parking = Parking(self.kafka, self.starts, changes, self.store)
-        self.identity = TopicIdentity(self.kafka, topics, self.starts, self.parking, changes)
+        self._parking = ParkedPartitions(self._kafka, self._starts, changes, self._store)
+        self._identity = TopicIdentity(self._kafka, topics, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
         self._held_partitions: frozenset[TopicPartition] = frozenset()
@@ -123,11 +123,11 @@ class Source:
             mend_header_names(fetcher_of(self.kafka))
         else:
             stored = await asyncio.to_thread(self._file.load)
-            self.starts.known_topics |= self._file.topics
-            await self.kafka.start()
-            mend_header_names(fetcher_of(self.kafka))
-            await self._take_all(stored)
-        work = [("partitions", self.look_often), ("starts", self.parking.run), ("topics", self.compare_often)]
+            self._starts.known_topics |= self._file.topics
+            await self._kafka.start()
+            mend_header_names(fetcher_of(self._kafka))
+            await self._assign_all(stored)
+        work = [("partitions", self._check_often), ("starts", self._parking.run), ("topics", self._compare_often)]
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
@@ -149,10 +149,10 @@ class Source:
         except KafkaError as error:
             if not error.retriable:
                 raise
-            await asyncio.sleep(self._pulls.note_failure(error))
+            await asyncio.sleep(self._pulls.record_failure(error))
         else:
-            self._pulls.note_success()
-            if not pulled or self.changes.sure.is_set():
+            self._pulls.record_success()
+            if not pulled or self._changes.sure.is_set():
                 return pulled
             turn, self._keeps_back = self.changes.turn, True
             try:
@@ -261,9 +261,9 @@ class Source:
                 self._metadata_bytes = 0
             return ()
         except (KafkaError, TimeoutError) as error:
-            self._commits.note_failure(error)
+            self._commits.record_failure(error)
             return ()
-        self._commits.note_success()
+        self._commits.record_success()
         if mark in existing_places:
             self._marked = turn, existing_places[mark], known_topics
         return places.keys() & existing_places.keys()  # a deleted topic has no offsets
@@ -303,13 +303,13 @@ class Source:
 
     # --- new topics ------------------------------------------------------------------------------------------------
 
-    async def look_often(self) -> None:
+    async def _check_often(self) -> None:
         """aiokafka itself checks every `metadata_max_age_ms`, which is too late for a topic that was just created."""
         looks = 0
 
         async def turn() -> float:
             nonlocal looks
-            missing = await self.look()
+            missing = await self._check_partitions()
             for topic in sorted(self._missing - missing):
                 log.info("topic %s of group %s exists now", topic, self._group, extra={"action": "subscribe"})
             for topic in sorted(missing - self._missing):
@@ -335,17 +335,17 @@ class Source:
         """See `TopicIdentity.compare`."""
         async with self._comparing:
             if self._file is None:
-                return await self.identity.compare()
-            doubts = self.changes.doubts
-            await self._take_all({})
-            return self.changes.confirm(doubts)
+                return await self._identity.compare()
+            doubts = self._changes.doubts
+            await self._assign_all({})
+            return self._changes.confirm(doubts)
 
-    async def look(self) -> frozenset[str]:
+    async def _check_partitions(self) -> frozenset[str]:
         """Check for new partitions. Returns the topics that are missing now."""
         if self._file is not None:
             async with self._comparing:
-                return await self._take_all({})
-        await self.compare()
+                return await self._assign_all({})
+        await self._compare()
         async with self._saving:
             await self._commit({})
         if missing := self._unknown():
@@ -356,7 +356,7 @@ class Source:
     def _unknown(self) -> frozenset[str]:
         return frozenset(topic for topic in self._topics if self.kafka.partitions_for_topic(topic) is None)
 
-    async def _take_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
+    async def _assign_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
         """Take all existing partitions, when broadcasting. Returns the missing topics. One call at a time."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)

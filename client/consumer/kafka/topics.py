@@ -34,7 +34,7 @@ _PASSES = (errors.NotControllerError, errors.RequestTimedOutError)
 T = TypeVar("T")
 
 
-class Survey(NamedTuple):
+class GroupTopics(NamedTuple):
     """What a starting member finds. `missing`: topics that do not exist. `known_topics`: those the group already knew,
     because it has an offset in them or subscribed to them: their partitions without an offset are new."""
 
@@ -65,17 +65,17 @@ async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: 
         return counts[buffer]
 
 
-async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: Collection[str]) -> Survey:
+async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: Collection[str]) -> GroupTopics:
     """Check topics before the start. Raises KafkaError, and Rejected `not_authorized` or `bad_topic`."""
     async with _admin(bootstrap, options) as admin:
         counts = await _describe(admin, topics)
         missing = frozenset(topic for topic, count in counts.items() if not count)
         if options.broadcasting:
-            return Survey(missing, missing)
+            return GroupTopics(missing, missing)
         offsets = await patiently(lambda: admin.list_consumer_group_offsets(group))
         with_offsets = {partition.topic for partition, place in offsets.items() if place.offset >= 0}
         subscribed = topics_in((place.metadata for place in offsets.values()), topics)
-        return Survey(missing, missing.union(with_offsets, subscribed))
+        return GroupTopics(missing, missing.union(with_offsets, subscribed))
 
 
 async def partitions_of(bootstrap: str, options: ConsumerOptions, topics: Iterable[str]) -> set[TopicPartition]:

@@ -34,7 +34,7 @@ DUE: Final = "x-duemq-due"
 NULL: Final = "x-duemq-null"
 """The value was null. A node of version 0.1.0 turns it into an empty value; this header preserves the fact."""
 ATTEMPTS: Final = "x-duemq-attempts"
-"""The failed attempts as JSON: the first, and the latest of the others. See `Attempt`."""
+"""The failed attempts as JSON: the first, and the latest of the others. See `HandlingFailure`."""
 SIZE: Final = "x-duemq-size"
 """Size in bytes of a value that was too large for the dead letter."""
 INSTANCE: Final = "x-duemq-instance"
@@ -51,7 +51,7 @@ ERRORS: Final = ("text", "class")
 """How much of an error the headers and the log contain: its text, or only its class."""
 
 
-class Attempt(NamedTuple):
+class HandlingFailure(NamedTuple):
     """A failed attempt, at epoch ms. `error`: the start of the reported error."""
 
     at: int
@@ -59,7 +59,7 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RetryOrigin:
     """A message's first place, its number of retries, its failed attempts, when the first delivery was due (epoch ms;
     None if duemq did not deliver it), and the instance of the group that sent it back."""
 
@@ -68,26 +68,26 @@ class Origin:
     offset: int
     id: str
     retried: int = 0
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[HandlingFailure, ...] = ()
     due_ms: int | None = None
     instance: str = ""
 
-    def failed(self, at: int, error: str) -> Origin:
+    def failed(self, at: int, error: str) -> RetryOrigin:
         """The origin after another failed attempt, at epoch ms."""
-        attempt = Attempt(at, error[:_ATTEMPT_CHARACTERS].encode(errors="replace").decode())
+        attempt = HandlingFailure(at, error[:_ATTEMPT_CHARACTERS].encode(errors="replace").decode())
         first, others = self.attempts[:1], self.attempts[1:][2 - _MAX_ATTEMPTS :]
         return replace(self, attempts=(*first, *others, attempt))
 
-    def again(self) -> Origin:
+    def again(self) -> RetryOrigin:
         """The origin after another retry."""
         return replace(self, retried=self.retried + 1)
 
 
-def origin_in(headers: Headers) -> Origin | None:
+def origin_in(headers: Headers) -> RetryOrigin | None:
     """The origin in a retried message's headers; None if no consumer sent the record back."""
     values = {name: value for name, value in headers if name in _OURS and value is not None}
     try:
-        origin = Origin(
+        origin = RetryOrigin(
             values[TOPIC].decode(), int(values[PARTITION]), int(values[OFFSET]),
             values[ID].decode(errors="replace"), int(values[RETRIED]), _attempts_in(values.get(ATTEMPTS)),
             epoch_ms(values.get(DUE)), values.get(INSTANCE, b"").decode(errors="replace"),
@@ -102,16 +102,16 @@ def epoch_ms(value: bytes | None) -> int | None:
     return int(value) if value is not None and _EPOCH_MS.fullmatch(value) else None
 
 
-def _attempts_in(value: bytes | None) -> tuple[Attempt, ...]:
+def _attempts_in(value: bytes | None) -> tuple[HandlingFailure, ...]:
     """The attempts in a header; empty if the header has another writer."""
     try:
         pairs = orjson.loads(value or b"[]")
-        return tuple(Attempt(int(at), str(error)[:_ATTEMPT_CHARACTERS]) for at, error in pairs[:_MAX_ATTEMPTS])
+        return tuple(HandlingFailure(int(at), str(error)[:_ATTEMPT_CHARACTERS]) for at, error in pairs[:_MAX_ATTEMPTS])
     except (ValueError, TypeError):
         return ()
 
 
-def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bool = False) -> list[Header]:
+def returned(headers: Headers, origin: RetryOrigin, reason: str, error: str, null: bool = False) -> list[Header]:
     """The headers of a message that is sent back or to the dead letters, without those for the time."""
     pairs: list[Header] = [
         (TOPIC, origin.topic.encode()), (PARTITION, b"%d" % origin.partition), (OFFSET, b"%d" % origin.offset),
@@ -131,7 +131,7 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
     return pairs + list(own(headers))
 
 
-def share_group_headers(origin: Origin, group: str, error: str) -> list[Header]:
+def share_group_headers(origin: RetryOrigin, group: str, error: str) -> list[Header]:
     """The headers that Kafka's brokers add to a dead letter of a share group (KIP-1191), for tools that use them."""
     return [
         (SHARE_GROUP + "topic", origin.topic.encode()), (SHARE_GROUP + "partition", b"%d" % origin.partition),

@@ -48,7 +48,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class DeadLetter:
     """The message does not come back. `reason`: `retries` (all used), `rejected` (by the handler), `in_doubt`,
     `no_handler`, and `too_large` or `malformed` for a message that cannot go back through duemq."""
 
@@ -177,24 +177,24 @@ class Delays:
         return Wait("after", _delay(self.delays[retried], "delays")) if retried < len(self.delays) else None
 
 
-def decide(error: BaseException, policy: Policy, retried: int, now: int = 0) -> Wait | Dead:
+def decide(error: BaseException, policy: Policy, retried: int, now: int = 0) -> Wait | DeadLetter:
     """When a message comes back after its handler raised this error, or that it is dead. `retried`: its number of
     earlier retries. `now`: epoch ms.
 
     Raises what the policy raises, and Rejected `bad_policy` if it returns an invalid wait.
     """
     if isinstance(error, Reject):
-        return Dead(str(error.reason))
+        return DeadLetter(str(error.reason))
     request = error if isinstance(error, RetryLater) else None
     if request is not None and request.level is not None and request.level < 0:
-        return Dead("rejected")
+        return DeadLetter("rejected")
     counts = request is None or request.counts
     asked = None if request is None or request.wait is None else _check(request.wait)
     if asked is not None and asked.ms(now) == 0:
         asked = None
     wait = asked if asked is not None and not counts else policy.wait(retried)
     if wait is None:
-        return Dead("retries") if counts else Wait("level", _FIRST_LEVEL, counts=False)
+        return DeadLetter("retries") if counts else Wait("level", _FIRST_LEVEL, counts=False)
     wait = _check(wait) if asked is None else asked
     return wait if counts else replace(wait, counts=False)
 

@@ -37,7 +37,7 @@ class Aside:
         offsets.add(offset)
         self.keys.add(key)
 
-    def take(self, offset: int, key: Hashable) -> bool:
+    def take_back(self, offset: int, key: Hashable) -> bool:
         """Whether to handle a message that is read again."""
         offsets = self._offsets.get(key, ())
         if key in self.keys or offset not in offsets:

@@ -10,7 +10,7 @@ from duemq.client.consumer.done_ranges import Ranges, behind, contains, done_ran
 from duemq.client.consumer.work.aside import Aside
 
 
-class Book:
+class OffsetTracker:
     """State of one partition. Offsets are pulled in order and done in any order.
 
     Invariant: all offsets below `commit` are done; `commit` itself is not done, or was never pulled.

@@ -29,7 +29,7 @@ class Pauses:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, work: Work, error: Pause, waiting: deque[Work]) -> float | None:
-        """The handler of this message asked for a pause. Takes over the messages that wait for a lane.
+        """The handler of this message asked for a pause. Takes over the messages that wait for a worker.
 
         Returns the time until a message is retried (s), or None if the consumer is pausing already.
         """
@@ -55,7 +55,7 @@ class Pauses:
 
     def ended(self, work: Work) -> None:
         """The retried message has ended, and did not ask for another pause."""
-        if work.book.closed:  # its partition moved to another member, perhaps before the message started
+        if work.tracker.closed:  # its partition moved to another member, perhaps before the message started
             self._try()
         else:
             self._go_on()
@@ -76,10 +76,10 @@ class Pauses:
 
     def release(self) -> list[Work]:
         """Drop the messages of partitions that have moved to another member."""
-        foreign_works = [work for work in (*self._paused, *self._backlog) if work.book.closed]
+        foreign_works = [work for work in (*self._paused, *self._backlog) if work.tracker.closed]
         if foreign_works:
-            self._paused = deque(work for work in self._paused if not work.book.closed)
-            self._backlog = deque(work for work in self._backlog if not work.book.closed)
+            self._paused = deque(work for work in self._paused if not work.tracker.closed)
+            self._backlog = deque(work for work in self._backlog if not work.tracker.closed)
         return foreign_works
 
     def close(self) -> None:

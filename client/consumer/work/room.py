@@ -27,7 +27,7 @@ class Room:
     def __init__(self, options: ConsumerOptions, in_place: bool) -> None:
         self._most, self._most_bytes, self._in_place = options.max_in_hand, options.max_in_hand_bytes, in_place
         self.messages = self.bytes = 0
-        """Messages in hand. If `full` is set, call `look` after removing any."""
+        """Messages in hand. If `full` is set, call `recheck` after removing any."""
         self.full = False
         """The consumer waits for room."""
         self._each_bytes = _FIRST_BYTES  # average size of the latest messages
@@ -45,20 +45,20 @@ class Room:
         """A message of `size` bytes has ended."""
         self.messages -= 1
         self.bytes -= size
-        self.look()
+        self.recheck()
 
     def admitted(
-        self, books: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
+        self, trackers: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
     ) -> tuple[int, frozenset[Partition]]:
-        """How many messages may be pulled, and the partitions that must not be pulled from. `books`: messages in hand
-        by partition; `partitions`: all of them."""
+        """How many messages may be pulled, and the partitions that must not be pulled from. `trackers`: messages in
+        hand by partition; `partitions`: all of them."""
         room, free = self._most - self.messages, self._most_bytes - self.bytes
         if room <= 0 or free <= 0:
             return 0, frozenset()
         most, limit = max(min(room, free // self._each_bytes, _MAX), 1), self._limit()
         if not self._in_place or self.messages + most <= limit // 2:
             return most, frozenset()
-        counts = {each: len(books[each]) if each in books else 0 for each in partitions()}
+        counts = {each: len(trackers[each]) if each in trackers else 0 for each in partitions()}
         return shared(most, limit, counts)
 
     def _limit(self) -> int:
@@ -83,7 +83,7 @@ class Room:
             self.full = False
         return True
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Check whether there is room again."""
         if self.messages <= self._enough and (self._in_place or self.bytes < self._most_bytes * _ENOUGH):
             self.there.set()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.offset_tracker import OffsetTracker
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class Work:
 
     message: Message
     route: Route
-    book: Book
+    tracker: OffsetTracker
     offset: int
     size: int = 0
     key: Hashable = None

@@ -1,8 +1,8 @@
-"""Runs handlers in lanes: a fixed number of tasks, each of which takes the next message that may start.
+"""Runs handlers in a fixed number of tasks, the workers, each of which takes the next message that may start.
 
-A task per message would cost more than everything else, so a lane is one task that takes message after message. A
+A task per message would cost more than everything else, so a worker is one task that takes message after message. A
 handler that never waits finishes within one turn of the loop. For the same reason one task watches the timeouts of all
-lanes.
+workers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from duemq.client.consumer.retry.policy import Pause
-from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.offset_tracker import OffsetTracker
 from duemq.client.consumer.work.pause import Pauses
 from duemq.client.consumer.work.work import Work
 
@@ -52,8 +52,9 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
-    """A lane. `work`: its message. `failing`: the handler has ended with an error that is being dealt with."""
+class _Worker:
+    """A task that runs handlers. `work`: its message. `failing`: the handler has ended with an error that is being
+    dealt with."""
 
     task: asyncio.Task[None] | None = None
     work: Work | None = None
@@ -70,13 +71,13 @@ class _Key:
     failing: set[Work] = field(default_factory=set)
 
 
-class Lanes:
-    """The lanes of one consumer. `concurrency`: messages at once. `per_key`: messages of one key at once; None = no
+class WorkerPool:
+    """The workers of one consumer. `concurrency`: messages at once. `per_key`: messages of one key at once; None = no
     limit."""
 
     def __init__(self, owner: Owner, concurrency: int, per_key: int | None) -> None:
         self._owner, self._per_key = owner, per_key
-        self._lanes = [_Lane() for _ in range(concurrency)]
+        self._workers = [_Worker() for _ in range(concurrency)]
         self._ready: deque[Work] = deque()
         self._resting: deque[asyncio.Future[None]] = deque()
         self.keys: dict[Hashable, _Key] = {}
@@ -92,12 +93,12 @@ class Lanes:
         return self._pauses.on
 
     async def run(self) -> None:
-        """Run until cancelled. A bug in the owner ends it with that error, and so does a lane that ends."""
+        """Run until cancelled. A bug in the owner ends it with that error, and so does a worker that ends."""
         self._whole = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
-                for number, lane in enumerate(self._lanes):
-                    lane.task = group.create_task(self._lasting(self._run, lane), name=f"lane-{number}")
+                for number, worker in enumerate(self._workers):
+                    worker.task = group.create_task(self._lasting(self._run, worker), name=f"worker-{number}")
                 group.create_task(self._lasting(self._watch), name="time-outs")
         finally:
             self._pauses.close()
@@ -132,14 +133,14 @@ class Lanes:
             self._owner.resumed()
 
     def _wake(self, count: int) -> None:
-        """Wake up to `count` idle lanes."""
+        """Wake up to `count` idle workers."""
         while count and self._resting:
             resting = self._resting.popleft()
             if not resting.done():
                 resting.set_result(None)
                 count -= 1
 
-    async def _run(self, lane: _Lane) -> None:
+    async def _run(self, worker: _Worker) -> None:
         # This runs for each message: profile it before and after a change.
         ready, limit, owner, pauses = self._ready, self._per_key, self._owner, self._pauses
         while True:
@@ -155,35 +156,35 @@ class Lanes:
                 work = self._enter(work, limit)
             while work is not None:
                 stays = False
-                if work.book.closed:
+                if work.tracker.closed:
                     owner.released(work)
                 else:
-                    lane.work = work
+                    worker.work = work
                     try:
                         await work.route.handler(work.message)
                     except BaseException as error:
-                        stays = await self._handle_failure(lane, work, error)
+                        stays = await self._handle_failure(worker, work, error)
                     else:
                         owner.done(work)
-                    lane.work = None
-                    if work.book.closed:
+                    worker.work = None
+                    if work.tracker.closed:
                         self._finished.set()
-                    if lane.timed_out:
-                        self._clear_cancel(lane)
+                    if worker.timed_out:
+                        self._clear_cancel(worker)
                 if work is pauses.tried:
                     pauses.ended(work)
                 work = self._following(work) if work.holds_key and not stays else None
 
-    async def _handle_failure(self, lane: _Lane, work: Work, error: BaseException) -> bool:
+    async def _handle_failure(self, worker: _Worker, work: Work, error: BaseException) -> bool:
         """Deal with a failed message. Returns whether it stays in hand to be retried here."""
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             raise error  # these end the program, or the loop has gone
-        late = lane.timed_out
-        lane.failing = True
+        late = worker.timed_out
+        worker.failing = True
         try:
-            self._clear_cancel(lane)
+            self._clear_cancel(worker)
             if isinstance(error, asyncio.CancelledError):
-                if work.book.closed and not late:  # see `release`
+                if work.tracker.closed and not late:  # see `release`
                     self._owner.released(work)
                     return False
                 error = _cancel_error(error, work.route.timeout_s if late else None)
@@ -191,12 +192,12 @@ class Lanes:
                 return self._pause(work, error)
             again = await self._owner.failed(work, error)
         except BaseException:
-            lane.work = None
+            worker.work = None
             self._finished.set()
             self._owner.released(work)
             raise
         finally:
-            lane.failing = False
+            worker.failing = False
         if again is None:
             return False
         self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
@@ -207,16 +208,16 @@ class Lanes:
                 self._owner.set_aside(key.waiting.pop())
         return True
 
-    def _clear_cancel(self, lane: _Lane) -> None:
-        """Continue a lane after a cancel that was not the stop's; end it after one that was."""
-        lane.timed_out = False
+    def _clear_cancel(self, worker: _Worker) -> None:
+        """Continue a worker after a cancel that was not the stop's; end it after one that was."""
+        worker.timed_out = False
         if self._ending:
             raise asyncio.CancelledError
-        while lane.task is not None and lane.task.cancelling():
-            lane.task.uncancel()
+        while worker.task is not None and worker.task.cancelling():
+            worker.task.uncancel()
 
     def _pause(self, work: Work, error: Pause) -> bool:
-        if work.book.closed:
+        if work.tracker.closed:
             self._owner.released(work)
             return False
         if (wait_s := self._pauses.add(work, error, self._ready)) is not None:
@@ -224,21 +225,23 @@ class Lanes:
         return True
 
     async def _watch(self) -> None:
-        """Stop handlers that take too long. Lanes do not check the clock: this task checks running handlers."""
+        """Stop handlers that take too long. Workers do not check the clock: this task checks running handlers."""
         loop = asyncio.get_running_loop()
-        since: dict[_Lane, tuple[Work, float]] = {}
+        since: dict[_Worker, tuple[Work, float]] = {}
         while True:
             await asyncio.sleep(_WATCH_S)
             now = loop.time()
-            for lane in self._lanes:
-                work = lane.work
-                if work is None or lane.failing:
-                    since.pop(lane, None)
-                elif lane not in since or since[lane][0] is not work or _is_queued(work):
-                    since[lane] = work, now
-                elif now - since[lane][1] >= work.route.timeout_s and not lane.timed_out and lane.task is not None:
-                    lane.timed_out = True
-                    lane.task.cancel()
+            for worker in self._workers:
+                work = worker.work
+                if work is None or worker.failing:
+                    since.pop(worker, None)
+                elif worker not in since or since[worker][0] is not work or _is_queued(work):
+                    since[worker] = work, now
+                elif (
+                    now - since[worker][1] >= work.route.timeout_s and not worker.timed_out and worker.task is not None
+                ):
+                    worker.timed_out = True
+                    worker.task.cancel()
 
     # --- keys -----------------------------------------------------------------------------------------------------
 
@@ -258,8 +261,8 @@ class Lanes:
                 self._ready.append(work)
 
     def _enter(self, work: Work, limit: int) -> Work | None:
-        key = self.keys.get(work.key)
-        if work.key in work.book.aside.keys or (key and key.failing and len(key.waiting) >= _KEPT):
+        key = self._keys.get(work.key)
+        if work.key in work.tracker.aside.keys or (key and key.failing and len(key.waiting) >= _KEPT):
             self._owner.set_aside(work)
             return None
         if key is None:
@@ -272,8 +275,8 @@ class Lanes:
         return work
 
     def _following(self, work: Work) -> Work | None:
-        """The lane's next message: one that waited for the same key."""
-        key = self.keys[work.key]
+        """The worker's next message: one that waited for the same key."""
+        key = self._keys[work.key]
         key.failing.discard(work)
         if key.waiting:
             following = key.waiting.popleft()
@@ -297,22 +300,27 @@ class Lanes:
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
-    def release(self, books: Iterable[Book]) -> None:
+    def release(self, trackers: Iterable[OffsetTracker]) -> None:
         """Drop the messages of these partitions that have not started."""
-        for book in books:
-            book.closed = True
-        for lane in self._lanes:
-            if (work := lane.work) is not None and work.book.closed and _is_queued(work) and lane.task is not None:
-                lane.task.cancel()
-        for key in self.keys.values():
+        for tracker in trackers:
+            tracker.closed = True
+        for worker in self._workers:
+            if (
+                (work := worker.work) is not None
+                and work.tracker.closed
+                and _is_queued(work)
+                and worker.task is not None
+            ):
+                worker.task.cancel()
+        for key in self._keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:
-                key.waiting.append(work) if not work.book.closed else self._owner.released(work)
-        dropped = [work for work in self._ready if work.book.closed]
-        survivors = [work for work in self._ready if not work.book.closed]
+                key.waiting.append(work) if not work.tracker.closed else self._owner.released(work)
+        dropped = [work for work in self._ready if work.tracker.closed]
+        survivors = [work for work in self._ready if not work.tracker.closed]
         self._ready.clear()
         self._ready.extend(survivors)
-        for work in [work for work in self._suspended if work.book.closed]:
+        for work in [work for work in self._suspended if work.tracker.closed]:
             self._suspended.pop(work).cancel()
             dropped.append(work)
         dropped += self._pauses.release()
@@ -323,12 +331,12 @@ class Lanes:
             if work.holds_key and (following := self._following(work)) is not None:
                 self.put([following])
 
-    async def finish(self, books: Iterable[Book], within_s: float) -> bool:
+    async def finish(self, trackers: Iterable[OffsetTracker], within_s: float) -> bool:
         """Wait until no handler has a message of these partitions; False after `within_s`."""
-        books = set(books)
+        trackers = set(trackers)
         try:
             async with asyncio.timeout(within_s):
-                while any(lane.work is not None and lane.work.book in books for lane in self._lanes):
+                while any(worker.work is not None and worker.work.tracker in trackers for worker in self._workers):
                     self._finished.clear()
                     await self._finished.wait()
         except TimeoutError:
@@ -337,7 +345,7 @@ class Lanes:
 
 
 def _cancel_error(error: asyncio.CancelledError, timeout_s: float | None) -> Exception:
-    """The error that a CancelledError from a handler stands for while its lane continues."""
+    """The error that a CancelledError from a handler stands for while its worker continues."""
     if timeout_s is not None:
         return TimeoutError(f"the handler took longer than {timeout_s:g} s")
     cancelled = RuntimeError("the handler awaited something that was cancelled")

@@ -16,7 +16,7 @@ from duemq.client.http.aio.session import AsyncSession
 from duemq.client.http.errors import Unavailable, Unreachable
 from duemq.client.http.fields import Payload, Text, check_arguments
 from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
-from duemq.client.http.tail import Follow
+from duemq.client.http.tail import TailFollower
 from duemq.client.http.values import Cancelled, CancelReport, Limits, MoveReport, Page, Record, RecordPage, Topic
 
 _BatchResults = list[AsyncBatchResult]
@@ -153,7 +153,7 @@ class AsyncClient(AsyncSession):
 
         It starts as `records` does (`after=client.end(topic)`: only new ones), and commits no cursor: see `commit`.
         """
-        follow = Follow(topic, after, consumer)
+        follow = TailFollower(topic, after, consumer)
         if consumer is not None:
             self._cursors.pop((topic, consumer), None)  # the server knows the cursor
         while True:

@@ -13,7 +13,7 @@ from duemq.client.http.async_http import AsyncHttp
 from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files, unreachable
 from duemq.client.http.errors import Unreachable
 from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating
-from duemq.client.http.tail import Follow
+from duemq.client.http.tail import TailFollower
 from duemq.client.http.values import Record
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class AsyncSession:
             result: T = end.value
             return result
 
-    async def _stream(self, follow: Follow) -> AsyncGenerator[Record, None]:
+    async def _stream(self, follow: TailFollower) -> AsyncGenerator[Record, None]:
         request = follow.call().request(self._http)
         request.extensions["timeout"] = stream_timeout(self._timeout).as_dict()
         response = await self._exchange(request, stream=True)

@@ -13,7 +13,7 @@ import httpx
 from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files, unreachable
 from duemq.client.http.errors import Unreachable
 from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating
-from duemq.client.http.tail import Follow
+from duemq.client.http.tail import TailFollower
 from duemq.client.http.values import Record
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Session:
             result: T = end.value
             return result
 
-    def _stream(self, follow: Follow) -> Generator[Record, None, None]:
+    def _stream(self, follow: TailFollower) -> Generator[Record, None, None]:
         request = follow.call().request(self._http)
         request.extensions["timeout"] = stream_timeout(self._timeout).as_dict()
         response = self._exchange(request, stream=True)

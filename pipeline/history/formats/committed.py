@@ -62,7 +62,7 @@ class Log(Protocol):
         """Drop what tells only of more than `KEPT_MS` ago."""
 
 
-class Committed:
+class CommittedFormat:
     """See `Format`. `path` is a URI, `logs` those of the kinds."""
 
     def __init__(self, spark: SparkSession, path: str, failpoint: Failpoint, logs: Mapping[str, Log]) -> None:

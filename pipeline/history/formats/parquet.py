@@ -27,7 +27,7 @@ from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, neighbours, writing
-from duemq.pipeline.history.formats.batches import Batches, holds, named, standing
+from duemq.pipeline.history.formats.batches import BatchFolder, holds, named, standing
 
 _STAGING, _MERGING = "_staging", "_merging"
 _ATOMIC: Final = ("file", "hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # a folder is renamed at once or not at all
@@ -41,7 +41,7 @@ class Parquet:
         java: Any = spark._jvm
         self._java = java
         self._files: Any = self._at().getFileSystem(spark._jsc.hadoopConfiguration())
-        self._there: dict[str, list[Batches]] = {}
+        self._there: dict[str, list[BatchFolder]] = {}
 
     def _at(self, *parts: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path("/".join((self._path, *parts)))
@@ -72,10 +72,10 @@ class Parquet:
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
         """Add a batch; one without rows leaves no folder."""
         if not self.has(kind, number):
-            self._put(kind, Batches(number, number), rows, _STAGING)
-            self._there[kind] = standing([*self._there[kind], Batches(number, number)])
+            self._put(kind, BatchFolder(number, number), rows, _STAGING)
+            self._there[kind] = standing([*self._there[kind], BatchFolder(number, number)])
 
-    def _put(self, kind: str, batches: Batches, rows: DataFrame, below: str, file_bytes: int | None = None) -> None:
+    def _put(self, kind: str, batches: BatchFolder, rows: DataFrame, below: str, file_bytes: int | None = None) -> None:
         staging = f"{below}/{kind}-{batches.name}-{uuid.uuid4().hex}"
         with writing(rows.sparkSession, file_bytes):
             arranged(kind, rows).write.partitionBy("date").parquet(f"{self._path}/{staging}")
@@ -108,18 +108,18 @@ class Parquet:
     def read(self, kind: str) -> DataFrame:
         return self._read(kind, self.batches(kind))
 
-    def _read(self, kind: str, batches: Sequence[Batches]) -> DataFrame:
+    def _read(self, kind: str, batches: Sequence[BatchFolder]) -> DataFrame:
         if not batches:
             return self._spark.createDataFrame([], SCHEMAS[kind])
         base = f"{self._path}/{kind}"
         reader = self._spark.read.schema(SCHEMAS[kind]).option("basePath", base)
         return reader.parquet(*(exact(f"{base}/{one.name}") for one in batches)).select(columns(kind))
 
-    def batches(self, kind: str) -> list[Batches]:
+    def batches(self, kind: str) -> list[BatchFolder]:
         """The folders that count: none that another one holds as well."""
         return standing(self._all(kind))
 
-    def _all(self, kind: str) -> list[Batches]:
+    def _all(self, kind: str) -> list[BatchFolder]:
         if not self._files.exists(self._at(kind)):
             return []
         folders = (named(status.getPath().getName()) for status in self._files.listStatus(self._at(kind)))
@@ -135,12 +135,12 @@ class Parquet:
         self._files.delete(self._at(_MERGING), True)
         self._remove_merged(kind)
 
-        def size(one: Batches) -> int:
+        def size(one: BatchFolder) -> int:
             return int(self._files.getContentSummary(self._at(kind, one.name)).getLength())
 
         groups = neighbours(self.batches(kind), size, below_bytes)
         for group in groups:
-            self._put(kind, Batches(group[0].first, group[-1].last), self._read(kind, group), _MERGING, below_bytes)
+            self._put(kind, BatchFolder(group[0].first, group[-1].last), self._read(kind, group), _MERGING, below_bytes)
             self._remove_merged(kind)
         return sum(map(len, groups)), len(groups)
 

@@ -18,7 +18,7 @@ from duemq.proxy.jobs.topic_work import place_of, source_of
 from duemq.proxy.request.message_ref import check_topic
 from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, read_number, read_query
 from duemq.proxy.response.render import records_bytes, times
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 _PLACE = re.compile(r"[0-9]{1,5}:[0-9]{1,15}")
 _PAGE_BYTES = 4 << 20

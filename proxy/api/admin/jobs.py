@@ -14,18 +14,18 @@ from duemq.cluster.topics.internal_topics import JOBS, is_internal
 from duemq.cluster.topics.job_plans import append_whole
 from duemq.model.callers.access import Grant, Scope
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.log.job import OF_THE_DEAD, Job, JobEvent, JobState, Order, Position, new_id
+from duemq.model.log.job import OF_THE_DEAD, Job, JobEvent, JobState, Order, PlanPosition, new_id
 from duemq.model.timing import shown
 from duemq.model.topics.topic_patterns import topic_matcher
 from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.jobs.order import read_order
 from duemq.proxy.jobs.topic_work import TopicWork, source_of
-from duemq.proxy.jobs.work import MessageWork, Work
+from duemq.proxy.jobs.work import JobWork, MessageWork
 from duemq.proxy.request.json_body import read_both
 from duemq.proxy.request.names import name_in_header
 from duemq.proxy.response.render import times
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 _MAX_BYTES = 1 << 20
 
@@ -55,7 +55,7 @@ async def post_job(service: Service, request: Request) -> Response:
         return JsonResponse({"kind": order.kind, "dry_run": True, "total": total})
     bus = service.gateway.bus
     start = await bus.sure_end(JOBS, 0)
-    job = Job(new_id(now), order, now, caller_name(request), start, Position(start), once=once)
+    job = Job(new_id(now), order, now, caller_name(request), start, PlanPosition(start), once=once)
     if ids is not None:
         await append_whole(bus, job.id, ids)
         job = replace(job, total=len(ids))
@@ -130,7 +130,7 @@ async def _tell(service: Service, request: Request, event: JobEvent) -> Response
 
 async def _count(service: Service, request: Request, order: Order, now: int) -> int:
     """The number of messages that a job would apply to."""
-    work: Work = TopicWork(service.gateway, 0) if order.source else MessageWork(service.gateway, 0)
+    work: JobWork = TopicWork(service.gateway, 0) if order.source else MessageWork(service.gateway, 0)
     total, cursor = 0, None
     while True:
         page = await work.plan(order, now, cursor)

@@ -12,7 +12,7 @@ from duemq.proxy.access import UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.request.json_body import read_json
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 
 async def list_keys(service: Service, request: Request) -> Response:

@@ -12,7 +12,7 @@ from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.request.query import read_number, read_query
 from duemq.proxy.response.render import times
-from duemq.web.reply import JsonResponse
+from duemq.web.json_response import JsonResponse
 
 DEFAULT_ENTRIES: Final = 100
 

@@ -23,7 +23,7 @@ from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import grant_of, sees_payloads
-from duemq.proxy.console.forms import MAX_SELECTED, Form, given, instant_text, read_form
+from duemq.proxy.console.forms import MAX_SELECTED, FormFields, given, instant_text, read_form
 from duemq.proxy.console.pages.messages import FILTERS, api_filter
 from duemq.proxy.console.pages.topics import preview
 from duemq.proxy.console.views import messages_text, redirect, render
@@ -256,7 +256,7 @@ def kind_of(kind: str, known: tuple[str, ...]) -> str:
     return kind
 
 
-def selected(form: Form) -> list[str]:
+def selected(form: FormFields) -> list[str]:
     ids = list(dict.fromkeys(form.all("id")))
     if not ids:
         raise Rejected("bad_field", "No message is selected.", "id")
@@ -265,7 +265,7 @@ def selected(form: Form) -> list[str]:
     return ids
 
 
-def _when(form: Form) -> dict[str, str]:
+def _when(form: FormFields) -> dict[str, str]:
     """The new time: an instant, or a delay from now."""
     times = {"deliver_at": instant_text(form.get("at")), "deliver_after": form.get("after")}
     when = given(times, "deliver_at", "deliver_after")

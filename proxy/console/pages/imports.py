@@ -13,7 +13,7 @@ from duemq.model.timing import parse_instant
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.imports import STATES
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.forms import Form, given, instant_text, read_form
+from duemq.proxy.console.forms import FormFields, given, instant_text, read_form
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import read_query
 
@@ -62,7 +62,7 @@ async def _list(
     )  # fmt: skip
 
 
-def _file(form: Form) -> dict[str, Any]:
+def _file(form: FormFields) -> dict[str, Any]:
     """The file for the API. Raises Rejected for an invalid number or time."""
     file: dict[str, Any] = {"path": form.get("path"), "link": bool(form.get("link"))}
     if sha256 := form.get("sha256"):

@@ -25,7 +25,7 @@ _NOT_READY: Final = frozenset(("joining", "out", "draining"))
 _MAX_SHOWN: Final = 20
 
 
-class Problem(NamedTuple):
+class ClusterProblem(NamedTuple):
     """`page`: with details, relative to the root of the console. `things`: how many are affected."""
 
     severe: bool
@@ -34,11 +34,11 @@ class Problem(NamedTuple):
     things: int = 1
 
 
-def problems(service: Service, grant: Grant) -> list[Problem]:
+def problems(service: Service, grant: Grant) -> list[ClusterProblem]:
     """At most 20; the last one may be the number of further ones."""
     listed = sorted(_all(service, grant), key=lambda problem: not problem.severe)
     if (more := len(listed) - _MAX_SHOWN + 1) > 1:
-        listed[_MAX_SHOWN - 1 :] = [Problem(listed[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
+        listed[_MAX_SHOWN - 1 :] = [ClusterProblem(listed[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
     return listed
 
 
@@ -53,21 +53,23 @@ def counters(service: Service, grant: Grant) -> dict[str, int]:
     return counts
 
 
-def _all(service: Service, grant: Grant) -> Iterator[Problem]:
+def _all(service: Service, grant: Grant) -> Iterator[ClusterProblem]:
     for reason in (service.gateway.why_not_ready(), service.access.why_not_ready()):
         if reason is not None:
-            yield Problem(True, f"Not ready: {reason}", "cluster")
+            yield ClusterProblem(True, f"Not ready: {reason}", "cluster")
     now = service.history.now
     for shard in now.cluster["shards"]:
         if now.at and shard.get("master") is None:
-            yield Problem(True, f"Shard {shard['shard']} has no master: its due messages are not delivered", "cluster")
+            yield ClusterProblem(
+                True, f"Shard {shard['shard']} has no master: its due messages are not delivered", "cluster"
+            )
     if now.overdue_ms > _LATE_MS:
         text = f"The oldest overdue message is {ms_text(now.overdue_ms)} late"
-        yield Problem(True, text, "messages?status=scheduled")
+        yield ClusterProblem(True, text, "messages?status=scheduled")
     for node in now.cluster["nodes"]:
         yield from _of_node(node)
     for topic, trouble in service.gateway.troubles().items():
-        yield Problem(False, f"Topic {topic} refuses messages: {trouble}", f"topics/{quote(topic)}")
+        yield ClusterProblem(False, f"Topic {topic} refuses messages: {trouble}", f"topics/{quote(topic)}")
     yield from _of_letters(service, grant)
     if (admin := service.access.admin) is None:
         return
@@ -77,14 +79,14 @@ def _all(service: Service, grant: Grant) -> Iterator[Problem]:
             yield from _of_destination(destination, figures, service.clock())
     for job in admin.jobs.listed():
         if job.state is JobState.PAUSED and is_job_covered(grant, job.order):
-            yield Problem(False, f"A {job.order.kind} job is paused{': ' * bool(job.reason)}{job.reason}",
+            yield ClusterProblem(False, f"A {job.order.kind} job is paused{': ' * bool(job.reason)}{job.reason}",
                           f"jobs/{job.id}")  # fmt: skip
 
 
-def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
+def _of_letters(service: Service, grant: Grant) -> Iterator[ClusterProblem]:
     fresh = service.fresh_letters
     if fresh.trouble:
-        yield Problem(False, fresh.trouble, "dlq/topics")
+        yield ClusterProblem(False, fresh.trouble, "dlq/topics")
     reasons: dict[tuple[str, str], Counter[str]] = {}
     for letter in fresh.letters:
         if letter.is_shown_to(grant):
@@ -94,14 +96,16 @@ def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
             reasons.setdefault((letter.source, page), Counter())[letter.reason] += 1
     for source in sorted(fresh.more - {source for source, _ in reasons}):
         if grant.covers(source):
-            yield Problem(False, f"More dead letters in {source} than are counted", f"dlq/topics/{quote(source)}")
+            yield ClusterProblem(
+                False, f"More dead letters in {source} than are counted", f"dlq/topics/{quote(source)}"
+            )
     for (source, page), counts in reasons.items():
         of = _writer(source) if page.startswith("dlq/topics") and MALFORMED not in page else ""
         what = "malformed Kafka record" if MALFORMED in page else "dead letter"
         total = sum(counts.values())
         words = ", ".join(reason for reason, _ in counts.most_common(3) if reason and reason != MALFORMED)
         text = f"{'At least ' if source in fresh.more else ''}{number(total)} {what}{'' if total == 1 else 's'}{of}"
-        yield Problem(False, f"{text} in the last 24 h{': ' * bool(words)}{words}", page, total)
+        yield ClusterProblem(False, f"{text} in the last 24 h{': ' * bool(words)}{words}", page, total)
 
 
 def _writer(source: str) -> str:
@@ -111,33 +115,37 @@ def _writer(source: str) -> str:
     return f" of group {group}" if (group := group_of_letters(source)) else f" in {source}"
 
 
-def _of_destination(one: Destination, figures: Mapping[str, Any] | None, now: int) -> Iterator[Problem]:
+def _of_destination(one: Destination, figures: Mapping[str, Any] | None, now: int) -> Iterator[ClusterProblem]:
     page = f"destinations/{one.name}"
     if one.disabled:
-        yield Problem(True, f"Destination {one.name} is disabled: {one.disabled}", page)
+        yield ClusterProblem(True, f"Destination {one.name} is disabled: {one.disabled}", page)
     elif one.paused:
-        yield Problem(False, f"Destination {one.name} is paused", page)
+        yield ClusterProblem(False, f"Destination {one.name} is paused", page)
     elif figures is None:
-        yield Problem(True, f"Destination {one.name} is served by no relay: its messages wait", page)
+        yield ClusterProblem(True, f"Destination {one.name} is served by no relay: its messages wait", page)
     elif figures.get("trouble"):
-        yield Problem(True, f"Destination {one.name} gets nothing: {figures['trouble']}", page)
+        yield ClusterProblem(True, f"Destination {one.name} gets nothing: {figures['trouble']}", page)
     elif (last := next(iter(figures.get("last_failures") or ()), None)) and now - last["at"] < _FAILED_MS:
         is_failing = (figures.get("last_accepted_at") or 0) < last["at"]
         what = "The last attempt" if is_failing else "An earlier attempt"
         ago = ms_text(max(now - last["at"], 0) // 1000 * 1000)
-        yield Problem(is_failing, f"{what} at destination {one.name} failed {ago} ago with {last['status']}", page)
+        yield ClusterProblem(
+            is_failing, f"{what} at destination {one.name} failed {ago} ago with {last['status']}", page
+        )
 
 
-def _of_node(node: dict[str, Any]) -> Iterator[Problem]:
+def _of_node(node: dict[str, Any]) -> Iterator[ClusterProblem]:
     name = node["name"]
     if node.get("full"):
-        yield Problem(True, f"Node {name} takes no new messages: {node['full']}", "cluster")
+        yield ClusterProblem(True, f"Node {name} takes no new messages: {node['full']}", "cluster")
     elif node.get("watermark"):
-        yield Problem(False, f"The disk of node {name} is filling up (mark {node['watermark']} of 3)", "cluster")
+        yield ClusterProblem(False, f"The disk of node {name} is filling up (mark {node['watermark']} of 3)", "cluster")
     if node.get("state") in _NOT_READY:
-        yield Problem(False, f"Node {name} is {node['state']}{': ' * bool(node['reason'])}{node['reason']}", "cluster")
+        yield ClusterProblem(
+            False, f"Node {name} is {node['state']}{': ' * bool(node['reason'])}{node['reason']}", "cluster"
+        )
     for shard, why in node.get("unfit", {}).items():
-        yield Problem(True, f"Node {name} cannot hold shard {shard}: {why}", "cluster")
+        yield ClusterProblem(True, f"Node {name} cannot hold shard {shard}: {why}", "cluster")
     for shard, behind in node.get("lag", {}).items():
         if behind > _LAG:
-            yield Problem(False, f"Node {name} is {behind} ledger entries behind in shard {shard}", "cluster")
+            yield ClusterProblem(False, f"Node {name} is {behind} ledger entries behind in shard {shard}", "cluster")

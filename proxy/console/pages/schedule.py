@@ -12,7 +12,7 @@ from starlette.responses import Response
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.forms import Form, instant_text, read_form
+from duemq.proxy.console.forms import FormFields, instant_text, read_form
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import read_query
 
@@ -44,7 +44,7 @@ async def post_schedule(service: Service, request: Request) -> Response:
     return redirect(request, f"messages/{quote(receipt['id'])}?done={done}")
 
 
-def _message(form: Form) -> dict[str, Any]:
+def _message(form: FormFields) -> dict[str, Any]:
     """The message for the API. Raises Rejected `bad_field` for malformed headers."""
     payload = form.text("payload").replace("\r\n", "\n")  # browsers send CRLF
     message: dict[str, Any] = {"topic": form.get("topic")}

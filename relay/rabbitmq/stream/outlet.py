@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from duemq.client.consumer.base import Partition
-from duemq.client.consumer.message import Message, Record
+from duemq.client.consumer.message import KafkaRecord, Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
@@ -62,7 +62,7 @@ class StreamOutlet:
             log_id = f"{log_id}/{self._start_id}"
             self._producers.pulled((partition.topic, partition.partition), log_id, offsets, start)
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: KafkaRecord) -> None:
         """See `Watcher`."""
         self._producers.ended((record.topic, record.partition), record.offset)
 

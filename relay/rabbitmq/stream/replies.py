@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 
 from duemq.relay.base import Reply, Result
-from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.address import NoAddress
 
 OK: Final = 1
 ACCEPTED: Final = Reply(Result.ACCEPTED, "confirm")

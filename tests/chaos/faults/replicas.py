@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from duemq.dev.cluster.duemq_process import DuemqProcess
-from duemq.storage.keyspace import Position
+from duemq.storage.keyspace import LedgerPosition
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 from tests.chaos.faults.copies import as_by_retention
@@ -102,7 +102,7 @@ def _falsify(path: Path) -> None:
     """Give a store another checksum than the ledger says, as if it held other messages."""
     store = ShardStore(path, Memory(16 << 20, 16 << 20))
     entry, offset = store.position.entry, store.position.ledger_offset
-    store.write([], [], Position(replace(entry, checksum=entry.checksum ^ 1), offset), {})
+    store.write([], [], LedgerPosition(replace(entry, checksum=entry.checksum ^ 1), offset), {})
     store.flush()
     store.close()
 

@@ -21,7 +21,7 @@ from duemq.cluster.topics.internal_topics import create_logs
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.callers.session import digest_of, new_session
 from duemq.model.errors import Rejected
-from duemq.model.log.job import Job, JobEvent, JobState, Order, Position, new_id
+from duemq.model.log.job import Job, JobEvent, JobState, Order, PlanPosition, new_id
 from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.jobs.runner import JobRunner
@@ -68,7 +68,7 @@ async def fill(log: AdminLog) -> None:
 
 
 def job() -> Job:
-    return Job(new_id(wall_clock()), Order("cancel", {"topic": "x"}), 1, "test", 0, Position(0))
+    return Job(new_id(wall_clock()), Order("cancel", {"topic": "x"}), 1, "test", 0, PlanPosition(0))
 
 
 async def test_in_a_full_state_all_can_be_taken_back() -> None:
@@ -166,7 +166,7 @@ async def test_a_job_goes_on_in_a_full_state_and_claims_do_not_spin(tmp_path: Pa
         await admin.jobs.add(begun := job())
         await admin.jobs.tell(begun.id, JobEvent.CANCEL, "test")
         order = Order("cancel", {"topic": "orders"}, rate=20.0)
-        await admin.jobs.add(running := Job(new_id(wall_clock()), order, wall_clock(), "test", 0, Position(0)))
+        await admin.jobs.add(running := Job(new_id(wall_clock()), order, wall_clock(), "test", 0, PlanPosition(0)))
         await fill(admin.log)
         with patch.object(Jobs, "claim", counted):
             working = asyncio.create_task(JobRunner(admin.jobs, gateway, wall_clock).run())

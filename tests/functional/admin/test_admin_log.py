@@ -16,7 +16,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin import log as admin_log
 from duemq.cluster.admin import state as admin_state
 from duemq.cluster.admin.log import AdminLog
-from duemq.cluster.admin.state import MAX_BYTES, Change
+from duemq.cluster.admin.state import MAX_BYTES, ItemChange
 from duemq.cluster.topics.internal_topics import ADMIN, create_logs
 from duemq.model.errors import Rejected, StoreFailed, Unavailable
 from duemq.model.messages.record import pack_record
@@ -130,7 +130,7 @@ async def test_a_log_that_is_away_is_followed_again_from_where_it_was(
     async with following(bus) as (one,):
         await one.change("keys/a", {"x": 1}, "me")
         away = True
-        await bus.append({(ADMIN, 0): [Change("keys/b", 1, {"x": 2}, 7, "other").frame()]})
+        await bus.append({(ADMIN, 0): [ItemChange("keys/b", 1, {"x": 2}, 7, "other").frame()]})
         await until(lambda: one.trouble == "the log is away")
         assert dict(one.state.of_kind("keys")) == {"a": {"x": 1}}  # what was known is in force
         away = False

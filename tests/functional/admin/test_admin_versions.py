@@ -16,11 +16,11 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.jobs import MAX_JOBS
 from duemq.cluster.admin.sessions import MAX_SESSIONS
-from duemq.cluster.admin.state import Change
+from duemq.cluster.admin.state import ItemChange
 from duemq.cluster.topics.internal_topics import ADMIN, create_logs
 from duemq.model.callers.access import new_key
 from duemq.model.callers.session import digest_of, new_session
-from duemq.model.log.job import Job, JobState, Order, Position, new_id
+from duemq.model.log.job import Job, JobState, Order, PlanPosition, new_id
 from duemq.model.messages.record import pack_record
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ async def administration() -> AsyncIterator[tuple[Administration, Bus]]:
 
 async def write(admin: Administration, bus: Bus, item: str, value: Mapping[str, Any]) -> None:
     """As a newer version does, which also says more in its records."""
-    frame = Change(item, admin.log.state.version_of(item) + 1, value, wall_clock(), "newer")._asdict()
+    frame = ItemChange(item, admin.log.state.version_of(item) + 1, value, wall_clock(), "newer")._asdict()
     record = orjson.dumps({"format": 1, **frame, "trace": "abc"})
     await bus.append({(ADMIN, 0): [pack_record(item.encode(), (), record)]})
     while admin.log.state.items.get(item) is None:  # noqa: ASYNC110
@@ -56,7 +56,7 @@ async def write(admin: Administration, bus: Bus, item: str, value: Mapping[str, 
 
 
 def a_job(**changes: Any) -> Job:
-    job = Job(new_id(wall_clock()), Order("cancel", {"topic": "x"}), 1, "test", 0, Position(0))
+    job = Job(new_id(wall_clock()), Order("cancel", {"topic": "x"}), 1, "test", 0, PlanPosition(0))
     return replace(job, **changes)
 
 

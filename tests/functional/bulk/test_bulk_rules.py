@@ -21,7 +21,7 @@ from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, reason
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.storage.delay_files.columns import SCHEMA as FORM
-from duemq.storage.imports.importer import inspect
+from duemq.storage.imports.import_file import inspect
 from duemq.storage.limits import ImportLimits
 from tests.support.spark.bulk_rows import LIMITS, SCHEMA, rows
 from tests.support.spark.spark_site import spark_tests

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from duemq.client.consumer import BlockingConsumer, ConsumerCollector
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.kafka.positions import metadata_of
-from duemq.client.consumer.kafka.publisher import Returns
+from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.letter import letter_of
 from duemq.client.consumer.message import Message, message_of
@@ -186,10 +186,10 @@ async def test_a_message_sent_back_twice_comes_once(kafka_with_duemq: str) -> No
     pay, last = (message_of(each, False) for each in await read_all(kafka_with_duemq, topic, 2))
     partitions = await prepare(group, kafka_with_duemq, FIRST, [topic])
     for message, wait_ms in ((pay, 300), (pay, 300), (last, 900)):
-        returns = Returns(group, kafka_with_duemq, FIRST)
-        await returns.start(partitions)
-        await returns.send(message, Wait("after", wait_ms), "boom")
-        await returns.stop()
+        publisher = RetryPublisher(group, kafka_with_duemq, FIRST)
+        await publisher.start(partitions)
+        await publisher.send(message, Wait("after", wait_ms), "boom")
+        await publisher.stop()
     assert [each.value for each in await read_all(kafka_with_duemq, retry_topic(group), 2)] == [b"pay", b"last"]
 
 
@@ -207,10 +207,10 @@ async def test_no_client_takes_the_name_of_a_retry(kafka_with_duemq: str) -> Non
         partition=shard_of_name(of_client(taken), partitions),
     )  # fmt: skip
     for message, wait_ms, error in ((pay, 300, "boom"), (pay, 200, "bang"), (last, 900, "boom")):
-        returns = Returns(group, kafka_with_duemq, FIRST)
-        await returns.start(partitions)
-        await returns.send(message, Wait("after", wait_ms), error)
-        await returns.stop()
+        publisher = RetryPublisher(group, kafka_with_duemq, FIRST)
+        await publisher.start(partitions)
+        await publisher.send(message, Wait("after", wait_ms), error)
+        await publisher.stop()
     records = await read_all(kafka_with_duemq, retry_topic(group), 2)
     assert [each.value for each in records] == [b"pay", b"last"]
     assert message_of(records[0], True).headers == [], "what marks a return is no header of the message"

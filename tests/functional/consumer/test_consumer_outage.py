@@ -38,7 +38,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
 async def test_a_broker_is_killed_and_comes_back(
     kafka: KafkaServers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.client.consumer.kafka.publisher._SEND_S", 2.0)
+    monkeypatch.setattr("duemq.client.consumer.kafka.retry_publisher._SEND_S", 2.0)
     topic, group, seen = await new_topic(kafka.bootstrap, 2), new_group(), Counter[str]()
     options = ConsumerOptions(start="first", retry=Delays(["100ms"] * 3), commit_interval_s=0.5)
     consumer, failing, gone = Consumer(group, kafka.bootstrap, options), asyncio.Event(), asyncio.Event()

@@ -16,9 +16,9 @@ from aiokafka.structs import TopicPartition
 from duemq.client.consumer import Consumer, ConsumerOptions, Message
 from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.kafka.topics import prepare
-from duemq.client.consumer.message import Record
+from duemq.client.consumer.message import KafkaRecord
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected
 from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
@@ -75,7 +75,7 @@ class Member:
         if (log := (partition.topic, log_id)) not in self.logs[-1:]:
             self.logs.append(log)
 
-    def ended(self, record: Record) -> None: ...
+    def ended(self, record: KafkaRecord) -> None: ...
 
     def has(self, *partitions: TopicPartition) -> bool:
         """Whether it has begun with these."""
@@ -96,14 +96,14 @@ async def test_a_partition_that_is_added_is_read_from_its_first_record(
     topic, group = await new_topic(kafka.bootstrap), new_group()
     await send(kafka.bootstrap, topic, [b"before the group"], partition=0)
     noticed = asyncio.Event()
-    look = Source.look
+    look = KafkaMessageSource._look
 
-    async def held(source: Source) -> frozenset[str]:
+    async def held(source: KafkaMessageSource) -> frozenset[str]:
         if mode == "broadcasting":
             await noticed.wait()
         return await look(source)
 
-    monkeypatch.setattr(Source, "look", held)
+    monkeypatch.setattr(KafkaMessageSource, "_check_partitions", held)
     monkeypatch.setattr("duemq.client.consumer.kafka.source._LOOK_SOON_S", (0.2,) * 100)
     async with Member(kafka.bootstrap, buffer, group, topic, mode=mode, offsets_folder=tmp_path) as member:
         await until(lambda: member.has(TopicPartition(topic, 0)), "it has begun")
@@ -341,8 +341,8 @@ async def test_a_source_takes_options_that_only_consumers_have(kafka: KafkaServe
 
     topic, group = await new_topic(kafka.bootstrap), new_group()
     options = ConsumerOptions(kafka={"group_instance_id": "one", "max_partition_fetch_bytes": 1 << 20, **SOON})
-    source = Source(group, kafka.bootstrap, options, [topic], (), Rebalance(nothing, nothing))
-    async with asyncio.timeout(SERVERS_S):
+    source = KafkaMessageSource(group, kafka.bootstrap, options, [topic], (), Rebalance(nothing, nothing))
+    async with asyncio.timeout(WITHIN_S):
         await source.start()
         assert source.partitions() == {TopicPartition(topic, 0)}
         await source.stop()

@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from kazoo.client import KazooClient
 
 from duemq.dev.kafka.kafka import KafkaServers
-from duemq.dev.kafka.kafka_security import User
+from duemq.dev.kafka.kafka_security import KafkaUser
 from duemq.dev.servers import jars
 from duemq.dev.servers.errors import LocalError, NotAvailable
 from duemq.dev.servers.process import Process
@@ -98,7 +98,7 @@ def test_a_broker_left_without_a_controller_does_not_keep_the_others_from_ending
     ("mechanism", "user"),
     [("PLAIN", KafkaServers.plain), ("SCRAM-SHA-256", KafkaServers.scram), ("SCRAM-SHA-512", KafkaServers.scram)],
 )
-def test_the_secure_listener_lets_its_users_in(kafka_secure: KafkaServers, mechanism: str, user: User) -> None:
+def test_the_secure_listener_lets_its_users_in(kafka_secure: KafkaServers, mechanism: str, user: KafkaUser) -> None:
     topic = f"secure-{mechanism}"
     asyncio.run(create_topic(kafka_secure, topic))
     asyncio.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.imports.copies import Copy
+from duemq.delay.imports.file_copies import FileCopy
 from duemq.model.messages.key import HIGHEST, LOWEST
 from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
@@ -45,14 +45,14 @@ async def hand_over(
 class Others:
     """See `FilePeers`: nodes with these copies, and the content of one."""
 
-    def __init__(self, nodes: dict[str, dict[int, Copy]], content: bytes = b"") -> None:
+    def __init__(self, nodes: dict[str, dict[int, FileCopy]], content: bytes = b"") -> None:
         self.nodes, self.content = nodes, content
         self.asked = 0  # how often
 
     def have(self, shard: int) -> bool:
         return bool(self.nodes)
 
-    async def copies(self, shard: int, offsets: Sequence[int]) -> dict[str, dict[int, Copy]]:
+    async def copies(self, shard: int, offsets: Sequence[int]) -> dict[str, dict[int, FileCopy]]:
         self.asked += 1
         return {
             node: {offset: copies[offset] for offset in offsets if offset in copies}

@@ -19,7 +19,7 @@ from duemq.cluster.shards.codec import TOKEN_HEADER
 from duemq.delay.api.imported_files import routes
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.api.peers import HttpPeers
-from duemq.delay.imports.copies import PART_BYTES, Copy, fetch_copy
+from duemq.delay.imports.file_copies import PART_BYTES, FileCopy, fetch_copy
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.reads.local_reader import ShardHolder
 from duemq.election.base import Member, NodeHealth, NodeState
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 TOKEN = "secret"
 CONTENT = os.urandom(2 * PART_BYTES + 12_345)
-COPY = Copy(7, 99, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+COPY = FileCopy(7, 99, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 OFFSET = 5  # of the import command in the buffer
 READY = NodeHealth(NodeState.READY)
 
@@ -52,10 +52,10 @@ class View:
 class FakeShard:
     """The files of import commands that a shard took in, by offset."""
 
-    files: dict[int, tuple[Path, Copy]] = field(default_factory=dict)
+    files: dict[int, tuple[Path, FileCopy]] = field(default_factory=dict)
     rebuilding: bool = False
 
-    def copy(self, offset: int) -> tuple[Path, Copy] | None:
+    def copy(self, offset: int) -> tuple[Path, FileCopy] | None:
         return self.files.get(offset)
 
 

@@ -16,7 +16,7 @@ from duemq.model.errors import BadDelayFile, DiskFull, StoreFailed
 from duemq.model.timing import LAST_MS
 from duemq.storage.delay_files.columns import SCHEMA, is_normal
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES
-from duemq.storage.imports.importer import Intake, inspect, take_in
+from duemq.storage.imports.import_file import ImportedFileInfo, import_file, inspect
 from duemq.storage.limits import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
@@ -31,10 +31,10 @@ def test_what_is_taken_in(tmp_path: Path) -> None:
     rows = [message(at) for at in range(10_000)] + [FULL | {"due_ms": WINDOW + 9_999, "expires_ms": LAST_MS}]
     path = file_of(tmp_path / "a.parquet", rows)
     target, seen, steps = tmp_path / "shard" / "far" / "000001.parquet", list[int](), list[str]()
-    found = take_in(path, target, WINDOW, ImportLimits(), progress=seen.append, failpoint=steps.append)
+    found = import_file(path, target, WINDOW, ImportLimits(), progress=seen.append, failpoint=steps.append)
     sha256, content = (hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, target))
-    assert found == Intake(WINDOW, 10_001, WINDOW, WINDOW + 9_999, path.stat().st_size, sha256, content)
-    assert inspect(path, ImportLimits()) == Intake(WINDOW, 10_001, WINDOW, WINDOW + 9_999, found.size, sha256)
+    assert found == ImportedFileInfo(WINDOW, 10_001, WINDOW, WINDOW + 9_999, path.stat().st_size, sha256, content)
+    assert inspect(path, ImportLimits()) == ImportedFileInfo(WINDOW, 10_001, WINDOW, WINDOW + 9_999, found.size, sha256)
     assert (seen, steps) == ([10_001], ["written", "synced", "named"])
     assert [*target.parent.iterdir()] == [target]
 
@@ -55,7 +55,7 @@ def test_what_is_taken_in(tmp_path: Path) -> None:
 def test_row_groups_do_not_follow_those_of_the_source(tmp_path: Path) -> None:
     rows = [message(at // 7) for at in range(9_000)]
     path = file_of(tmp_path / "a.parquet", rows, row_group_size=613)
-    take_in(path, tmp_path / "t.parquet", WINDOW, LIMITS)
+    import_file(path, tmp_path / "t.parquet", WINDOW, LIMITS)
     metadata = pq.read_metadata(tmp_path / "t.parquet")
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4_096, 4_096, 808]
 
@@ -65,7 +65,7 @@ def test_large_payloads_make_small_row_groups(tmp_path: Path, repeated: bool) ->
     """Also where the file holds each only once, and is small."""
     rows = [message(at, payload=b"x" * 100_000 if repeated else os.urandom(100_000)) for at in range(400)]
     path, seen = file_of(tmp_path / "a.parquet", rows, use_dictionary=repeated), list[int]()
-    take_in(path, tmp_path / "t.parquet", WINDOW, ImportLimits(), progress=seen.append)
+    import_file(path, tmp_path / "t.parquet", WINDOW, ImportLimits(), progress=seen.append)
     assert len(seen) == 2 and seen[0] * 100_000 <= 32 << 20  # at a time
     metadata = pq.read_metadata(tmp_path / "t.parquet")
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [41] * 9 + [31]
@@ -101,7 +101,7 @@ def test_types_as_others_write_them(tmp_path: Path, number: int, stored: bool) -
         "due_ms": pa.array([row["due_ms"] for row in rows]),
     })  # fmt: skip
     pq.write_table(table, tmp_path / "a.parquet", store_schema=stored)
-    take_in(tmp_path / "a.parquet", tmp_path / "t.parquet", WINDOW, LIMITS)
+    import_file(tmp_path / "a.parquet", tmp_path / "t.parquet", WINDOW, LIMITS)
     found = pq.read_table(tmp_path / "t.parquet")
     assert found.schema.equals(SCHEMA)
     for row, (topic, payload, key), is_ in zip(
@@ -133,7 +133,7 @@ def test_optional_columns_of_nothing(tmp_path: Path) -> None:
     """What pandas writes for a column of None."""
     table = pa.table({"due_ms": [WINDOW], "topic": ["t"], "payload": ["p"], "key": pa.nulls(1), "headers": pa.nulls(1)})
     pq.write_table(table, tmp_path / "a.parquet")
-    assert take_in(tmp_path / "a.parquet", tmp_path / "t.parquet", WINDOW, LIMITS).rows == 1
+    assert import_file(tmp_path / "a.parquet", tmp_path / "t.parquet", WINDOW, LIMITS).rows == 1
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
@@ -141,19 +141,19 @@ def test_optional_columns_of_nothing(tmp_path: Path) -> None:
 
 def test_a_file_of_the_right_form_is_linked(tmp_path: Path) -> None:
     path = file_of(tmp_path / "a.parquet", [message(at) for at in range(5_000)])
-    first = take_in(path, tmp_path / "b.parquet", WINDOW, LIMITS, link=True)
+    first = import_file(path, tmp_path / "b.parquet", WINDOW, LIMITS, link=True)
     assert not (tmp_path / "b.parquet").samefile(path)  # a row group is too large, and columns are missing
-    second = take_in(tmp_path / "b.parquet", tmp_path / "c.parquet", WINDOW, LIMITS, link=True)
+    second = import_file(tmp_path / "b.parquet", tmp_path / "c.parquet", WINDOW, LIMITS, link=True)
     assert (tmp_path / "c.parquet").samefile(tmp_path / "b.parquet")
     assert second.content == second.sha256 == first.content
-    again = take_in(tmp_path / "b.parquet", tmp_path / "c.parquet", WINDOW, LIMITS, link=True)
+    again = import_file(tmp_path / "b.parquet", tmp_path / "c.parquet", WINDOW, LIMITS, link=True)
     assert again == second and not (tmp_path / "c.new").exists()
 
 
 def test_a_link_is_validated_too(tmp_path: Path) -> None:
     path = file_of(tmp_path / "a.parquet", [message(1, key=b"x" * 9, headers=[], labels=[])])
     with pytest.raises(BadDelayFile, match="row 0, column key"):
-        take_in(path, tmp_path / "b.parquet", WINDOW, LIMITS, link=True)
+        import_file(path, tmp_path / "b.parquet", WINDOW, LIMITS, link=True)
     assert [*tmp_path.iterdir()] == [path]
 
 
@@ -167,7 +167,7 @@ def test_where_links_are_not_possible_it_is_written(
         raise OSError(number, "no")
 
     monkeypatch.setattr(os, "link", no_link)
-    assert take_in(path, tmp_path / "b.parquet", WINDOW, LIMITS, link=True).rows == 1
+    assert import_file(path, tmp_path / "b.parquet", WINDOW, LIMITS, link=True).rows == 1
     assert not (tmp_path / "b.parquet").samefile(path)
 
 
@@ -188,10 +188,10 @@ def test_a_crash_leaves_no_half_file(tmp_path: Path, step: str, link: bool) -> N
             raise Crash
 
     with pytest.raises(Crash):
-        take_in(path, target, WINDOW, LIMITS, link=link, failpoint=crash)
+        import_file(path, target, WINDOW, LIMITS, link=link, failpoint=crash)
     assert target.exists() == (step == "named")
     target.with_suffix(".new").write_bytes(b"of a process that was killed")
-    take_in(path, target, WINDOW, LIMITS, link=link)
+    import_file(path, target, WINDOW, LIMITS, link=link)
     assert pq.read_metadata(target).num_rows == 1
     assert not target.with_suffix(".new").exists()
 
@@ -204,7 +204,7 @@ def test_a_failing_disk_is_not_the_files_fault(tmp_path: Path, number: int, kind
         raise OSError(number, "the disk")
 
     with pytest.raises(kind):
-        take_in(path, tmp_path / "b.parquet", WINDOW, LIMITS, failpoint=fails)
+        import_file(path, tmp_path / "b.parquet", WINDOW, LIMITS, failpoint=fails)
     assert [*tmp_path.iterdir()] == [path]
 
 
@@ -216,5 +216,5 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
             file.write(b"more")
 
     with pytest.raises(BadDelayFile, match="was changed while it was read"):
-        take_in(path, tmp_path / "b.parquet", WINDOW, LIMITS, progress=changed)
+        import_file(path, tmp_path / "b.parquet", WINDOW, LIMITS, progress=changed)
     assert [*tmp_path.iterdir()] == [path]

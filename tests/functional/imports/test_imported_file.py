@@ -23,7 +23,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.columns import SCHEMA
 from duemq.storage.delay_files.imported_file import ImportedFile, checksum_of, dues
-from duemq.storage.imports.importer import take_in
+from duemq.storage.imports.import_file import import_file
 from duemq.storage.limits import ImportLimits
 from tests.support.node.import_files import WINDOW, file_of, message
 
@@ -63,7 +63,7 @@ def expected(rows: list[dict[str, Any]], offset: int = OFFSET) -> dict[bytes, by
 
 
 def imported(folder: Path, rows: list[dict[str, Any]], window: int = WINDOW) -> ImportedFile:
-    intake = take_in(file_of(folder / "source.parquet", rows), folder / "imported.parquet", window, ImportLimits())
+    intake = import_file(file_of(folder / "source.parquet", rows), folder / "imported.parquet", window, ImportLimits())
     return ImportedFile(folder / "imported.parquet", intake.about(SHARD, OFFSET), IDS)
 
 
@@ -95,7 +95,7 @@ def test_a_column_of_nulls_alone_has_tombstones(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([{name: row[name] for name in ("due_ms", "topic", "payload")} for row in rows])
     assert pa.types.is_null(table["payload"].type)
     pq.write_table(table, tmp_path / "source.parquet")
-    intake = take_in(tmp_path / "source.parquet", tmp_path / "imported.parquet", WINDOW, ImportLimits())
+    intake = import_file(tmp_path / "source.parquet", tmp_path / "imported.parquet", WINDOW, ImportLimits())
     file = ImportedFile(tmp_path / "imported.parquet", intake.about(SHARD, OFFSET), IDS)
     assert [read_row(row).payload for row in joined(file.whole()).values()] == [None] * 3
 
@@ -181,7 +181,7 @@ def test_files_that_others_wrote_are_read_where_they_are_linked(tmp_path: Path) 
         for start, end in ((0, 1), (1, 400), (400, 1_000)):
             writer.write_table(pa.Table.from_pylist(rows[start:end], nullable))
     target = tmp_path / "imported.parquet"
-    intake = take_in(tmp_path / "source.parquet", target, WINDOW, ImportLimits(), link=True)
+    intake = import_file(tmp_path / "source.parquet", target, WINDOW, ImportLimits(), link=True)
     assert target.samefile(tmp_path / "source.parquet")
     file = ImportedFile(target, intake.about(SHARD, OFFSET), IDS)
     assert joined(file.whole()) == file.rows(expected(rows)) == expected(rows)
@@ -217,10 +217,10 @@ def test_damage_is_found_before_anything_is_delivered(tmp_path: Path) -> None:
 def test_another_file_in_its_place(tmp_path: Path) -> None:
     file = imported(tmp_path, [message(at) for at in range(50)])
     other = tmp_path / "other.parquet"
-    take_in(file_of(tmp_path / "b.parquet", [message(at) for at in range(51)]), other, WINDOW, ImportLimits())
+    import_file(file_of(tmp_path / "b.parquet", [message(at) for at in range(51)]), other, WINDOW, ImportLimits())
     with pytest.raises(CorruptStore, match="51 rows of 50"):
         ImportedFile(other, file.about, IDS)
-    take_in(file_of(tmp_path / "b.parquet", [message(at) for at in range(1, 51)]), other, WINDOW, ImportLimits())
+    import_file(file_of(tmp_path / "b.parquet", [message(at) for at in range(1, 51)]), other, WINDOW, ImportLimits())
     with pytest.raises(CorruptStore, match="is not what was imported"):
         next(ImportedFile(other, file.about, IDS).whole())
     other.unlink()

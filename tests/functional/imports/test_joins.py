@@ -20,7 +20,7 @@ from tests.support.shard.shard_world import SHARD, SimNode, World
 pytestmark = pytest.mark.anyio
 
 FILES = 100
-POLICY = TieringPolicy(windows=0, join_ms=600_000, settle_ms=0)
+POLICY = TieringPolicy(windows=0, join_ms=600_000, quiet_ms=0)
 
 
 async def imported(folder: Path, policy: TieringPolicy = POLICY) -> tuple[World, SimNode]:

@@ -23,9 +23,9 @@ from duemq.model.errors import BadDelayFile
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.columns import SCHEMA, is_normal
 from duemq.storage.imports import import_process
-from duemq.storage.imports.importer import glance
+from duemq.storage.imports.import_file import summary_of
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, Reading, encode, import_job
+from duemq.storage.jobs.jobs import ImportFailure, ImportFile, ImportJob, ReadProgress, encode, import_job
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.limits import ImportLimits
 from duemq.storage.object_store import ObjectStore, StoreAway, fetch_object, outside, wrong_uri
@@ -40,7 +40,7 @@ from tests.support.shard.shard_world import SHARD, World
 
 def job_of(site: S3Site, uri: str, path: Path, target: Path, **said: Any) -> ImportJob:
     """To take in what is at `uri`, of which the command says what is true of `path`."""
-    seen = glance(path)
+    seen = summary_of(path)
     file: dict[str, Any] = (
         {"source": uri, "target": str(target), "shard": 0, "offset": 7, "link": False} | asdict(seen) | said
     )
@@ -52,7 +52,7 @@ def job_of(site: S3Site, uri: str, path: Path, target: Path, **said: Any) -> Imp
 def answers_to(job: ImportJob) -> list[Any]:
     answers: list[Any] = []
     import_process.intake(import_job(orjson.loads(encode(job))), answers.append)
-    return [one for one in answers if not isinstance(one, Reading)]
+    return [one for one in answers if not isinstance(one, ReadProgress)]
 
 
 def told(job: ImportJob) -> Any:
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_an_object_is_said_of_it(s3: S3Site, tmp_path: Path) 
     answer = told(job)
     assert answer.final and "row 1, column due_ms" in answer.reason
     missing = told(job_of(s3, f"s3://{bucket}/jobs/b.parquet", path, target))
-    assert missing == NotTakenIn("b.parquet cannot be read: no such object")
+    assert missing == ImportFailure("b.parquet cannot be read: no such object")
     assert "a.parquet has size" in told(job_of(s3, uri, path, target, size=5)).reason
     assert (
         "a.parquet has sha256"
@@ -217,7 +217,7 @@ def test_a_server_takes_files_in_from_a_store_that_comes_and_goes(own_s3: S3Site
             wait_for(lambda: client.import_record(first.id).state == "imported", "the first to be imported")
             own_s3.process.pause()
             other = file_of(tmp_path / "b.parquet", [message(at) for at in range(50)])
-            said = asdict(glance(other))
+            said = asdict(summary_of(other))
             away = client.import_file(f"s3://{bucket}/jobs/b.parquet", **said)
             with pytest.raises(Away):
                 client.import_file(f"s3://{bucket}/jobs/c.parquet")

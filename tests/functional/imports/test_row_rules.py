@@ -16,7 +16,7 @@ from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.model.topics.rules import MAX_LABELS
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.storage.delay_files.columns import OWN, ROWS_PER_GROUP, SCHEMA
-from duemq.storage.imports.importer import inspect, take_in
+from duemq.storage.imports.import_file import import_file, inspect
 from duemq.storage.limits import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
@@ -26,7 +26,7 @@ def refusal(path: Path, limits: ImportLimits = LIMITS) -> BadDelayFile:
         inspect(path, limits)
     target = path.with_name("target.parquet")
     with pytest.raises(BadDelayFile) as taken:
-        take_in(path, target, WINDOW, limits)
+        import_file(path, target, WINDOW, limits)
     assert [*path.parent.iterdir()] == [path]  # nothing is left of it
     one, other = looked_at.value, taken.value
     assert (str(one), one.row, one.column) == (str(other), other.row, other.column)
@@ -116,14 +116,14 @@ def test_a_first_row_outside_of_time(tmp_path: Path, due: int) -> None:
     with pytest.raises(BadDelayFile, match="row 0, column due_ms"):
         inspect(path, LIMITS)
     with pytest.raises(BadDelayFile, match="row 0, column due_ms"):
-        take_in(path, tmp_path / "t.parquet", WINDOW, LIMITS)
+        import_file(path, tmp_path / "t.parquet", WINDOW, LIMITS)
 
 
 def test_a_file_of_another_window(tmp_path: Path) -> None:
     path = file_of(tmp_path / "good.parquet", [message(0)])
     assert inspect(path, LIMITS).window == WINDOW
     with pytest.raises(BadDelayFile, match=f"row 0, column due_ms: {WINDOW} is not in the window"):
-        take_in(path, tmp_path / "t.parquet", WINDOW + WINDOW_MS, LIMITS)
+        import_file(path, tmp_path / "t.parquet", WINDOW + WINDOW_MS, LIMITS)
 
 
 def test_topics_that_are_not_delivered_to(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         with pytest.raises(BadDelayFile, match=why):
             inspect(path, LIMITS)
         with pytest.raises(BadDelayFile, match=why):
-            take_in(path, tmp_path / "t.parquet", WINDOW, LIMITS)
+            import_file(path, tmp_path / "t.parquet", WINDOW, LIMITS)
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

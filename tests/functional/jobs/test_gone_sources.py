@@ -17,7 +17,7 @@ from duemq.bus.memory import MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Unavailable
-from duemq.model.log.job import Job, JobState, Order, Position, new_id
+from duemq.model.log.job import Job, JobState, Order, PlanPosition, new_id
 from duemq.model.messages.record import pack_record
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -38,7 +38,7 @@ def letter(text: bytes) -> bytes:
 def redrive(kind: str = "redrive", source: str = SOURCE) -> Job:
     now = wall_clock()
     fields = {"dead_from": "2020-01-01T00:00:00Z"} if kind == "redrive" else {"dead_to": "2999-01-01T00:00:00Z"}
-    return Job(new_id(now), Order(kind, fields, rate=20.0, source=source), now, "test", 0, Position(0))
+    return Job(new_id(now), Order(kind, fields, rate=20.0, source=source), now, "test", 0, PlanPosition(0))
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.producer import sender
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
 from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, own_log, values

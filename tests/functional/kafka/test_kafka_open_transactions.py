@@ -12,7 +12,7 @@ import pytest
 
 from duemq.bus.base import Batches, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition
@@ -190,7 +190,7 @@ async def test_a_partition_is_looked_at_before_its_first_record(two: tuple[Kafka
     await begin(older, {topic: frames("lost")})
     await older.producer.abort()
     newer = await other.committer("shard-0")
-    newer.hanging.looked.clear()  # as if its broker had not answered when the committer began
+    newer._hanging._checked.clear()  # as if its broker had not answered when the committer began
     await write_unknown(newer, {topic: frames("lost")})
     with pytest.raises(LogFailed, match="hangs"):
         await newer.commit({ledger: frames("entry 2"), topic: frames("two")})

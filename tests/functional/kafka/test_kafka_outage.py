@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clocks.clock_watch import ClockWatch
 from duemq.cluster.topics.internal_topics import create_logs

@@ -23,7 +23,7 @@ transactions = both_protocols
 
 
 async def too_large_for(bus: KafkaBus, topic: str) -> bytes:
-    await bus.look_at([topic])
+    await bus.look_up_topics([topic])
     about = bus.topic_state(topic)
     assert about is not None and about.max_frame_bytes is not None
     return pack_record(None, (), b"x" * (about.max_frame_bytes + 1_024))
@@ -82,7 +82,7 @@ async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_lo
     bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Soon: an abort would wait for the answer to its batch, which never comes, and all other topics with it."""
-    monkeypatch.setattr("duemq.bus.kafka.produce.transaction._ABORT_S", 3_600.0)
+    monkeypatch.setattr("duemq.bus.kafka.produce.kafka_committer._ABORT_S", 3_600.0)
     ledger, topic, other = await own_log(bus), await new_topic(bus), await new_topic(bus)
     committer = await bus.committer("shard-0")
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before"), (other, 0): frames("x")})

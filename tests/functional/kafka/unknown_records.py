@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import Batches, wall_clock
 from duemq.bus.kafka.aiokafka_internals import built_batch, know_topic, transaction_manager
-from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.bus.kafka.produce.v1.producer import ProducerV1
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
 from duemq.bus.kafka.requests.describe_requests import DescribeTransactionsRequest

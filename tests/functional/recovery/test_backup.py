@@ -14,8 +14,8 @@ import pytest
 from duemq.cluster.shards.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, Unavailable
 from duemq.model.messages.message import CANCEL
+from duemq.storage.backup.backup import Backup, names, read_backup
 from duemq.storage.backup.backups import PARTIAL, Backups, name_of
-from duemq.storage.backup.manifest import Backup, names, read_backup
 from duemq.storage.data_folder import Folder, read_info
 from tests.support.node.backup_world import (
     NOW,

@@ -13,7 +13,7 @@ from duemq.model.errors import CorruptStore, StoreFailed
 from duemq.model.log.ledger import START
 from duemq.model.messages.key import make_key
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest, describe, make_checkpoint
-from duemq.storage.keyspace import ROW, Position
+from duemq.storage.keyspace import ROW, LedgerPosition
 from duemq.storage.manifest import ListedFile
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
@@ -24,7 +24,7 @@ MANIFEST = CheckpointManifest("003-ab", 3, 7, 9, b"k" * 20, 8, (ListedFile("0000
 
 def write_entry(store: ShardStore, number: int) -> None:
     """Entry n adds row n, so that rows and position of a whole checkpoint agree."""
-    position = Position(replace(START, number=number, applied=number + 1), number + 1)
+    position = LedgerPosition(replace(START, number=number, applied=number + 1), number + 1)
     store.write([(ROW + make_key(1_000, number, 0), b"%d" % number * 200)], [], position, {})
 
 

@@ -78,7 +78,7 @@ async def test_the_log_reaches_as_far_as_the_stores_and_still_has_what_they_need
             known = await node.bus.end_offset("t", 0)
             await gateway.change(DELIVER_NOW, held[known - 20 : known - 10])
             await delivered(node, "t", known + 10)
-            flushes.append(asyncio.create_task(node.upkeep.flush()))
+            flushes.append(asyncio.create_task(node.maintenance.flush()))
             # Without trouble it waits for the freeze; a trim that does not wait needs less than this.
             await asyncio.wait(flushes, timeout=0.3)
 
@@ -145,7 +145,7 @@ async def test_backups_under_load_hold_all_that_was_accepted_before(tmp_path: Pa
 
     async def flusher(node: Node) -> None:
         while True:
-            await node.upkeep.flush()
+            await node.maintenance.flush()
             await asyncio.sleep(0)
 
     async with running(data, 2) as (node, gateway):

@@ -13,7 +13,7 @@ import pytest
 
 from duemq.cluster.shards.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused
-from duemq.storage.backup.manifest import Progress, check
+from duemq.storage.backup.backup import Progress, check
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import LOG_ID, Folder, log_id_of, take_lock
 from tests.support.node.backup_world import (

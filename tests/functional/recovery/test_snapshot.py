@@ -16,7 +16,7 @@ from duemq.delay.recovery import replica_snapshot
 from duemq.delay.recovery.replica_snapshot import SnapshotGone, fetch
 from duemq.model.errors import CorruptStore, Unavailable
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest
-from duemq.storage.checkpoint.replica_swap import Partial, settle, settle_all
+from duemq.storage.checkpoint.replica_swap import PartialReplica, finish_replacement, finish_replacements
 from duemq.storage.manifest import ListedFile
 from tests.support.patience import SERVERS_S
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
@@ -159,7 +159,7 @@ def test_bytes_damaged_on_the_own_disk_between_two_attempts_are_found(peer: Peer
 
 
 def test_delay_files_that_are_here_are_taken_and_not_fetched(tmp_path: Path) -> None:
-    partial = Partial(tmp_path / "003")
+    partial = PartialReplica(tmp_path / "003")
     held = tmp_path / "003" / "far" / "1800000" / "000001.parquet"
     held.parent.mkdir(parents=True)
     held.write_bytes(b"content")
@@ -168,11 +168,11 @@ def test_delay_files_that_are_here_are_taken_and_not_fetched(tmp_path: Path) -> 
     taken = partial.folder / "files" / wanted.name
     taken.parent.mkdir(parents=True)
     taken.write_bytes(b"cont")  # of an earlier attempt, from a peer
-    assert partial.take(wanted)
+    assert partial.link(wanted)
     assert taken.read_bytes() == b"content" and taken.stat().st_ino == held.stat().st_ino
-    assert not partial.take(replace(wanted, sha256=hashlib.sha256(b"CONTENT").hexdigest()))
-    assert not partial.take(replace(wanted, size=8))
-    assert not partial.take(replace(wanted, name="000007.sst")), "RocksDB's own files are not for sharing"
+    assert not partial.link(replace(wanted, sha256=hashlib.sha256(b"CONTENT").hexdigest()))
+    assert not partial.link(replace(wanted, size=8))
+    assert not partial.link(replace(wanted, name="000007.sst")), "RocksDB's own files are not for sharing"
 
 
 def crash_at(wire: Wire, into: Path, number: int) -> str | None:
@@ -201,7 +201,7 @@ def test_a_crash_at_any_step_leaves_the_old_replica_or_the_new_one(peer: Peer, i
         step = crash_at(Wire(peer), into, number)
         if step is None:
             break
-        settle_all(into.parent)
+        finish_replacements(into.parent)
         found = contents(into)
         assert found in (old, new)
         assert seen.setdefault(step, found == new) == (found == new)
@@ -238,7 +238,7 @@ def test_a_fetch_that_is_cancelled_while_it_replaces_the_replica_leaves_it_at_re
 def test_a_replica_that_was_only_set_aside_comes_back(into: Path) -> None:
     before = contents(into)
     into.rename(into.with_name("003.old"))
-    settle(into)
+    finish_replacement(into)
     assert contents(into) == before
 
 

@@ -17,8 +17,7 @@ from duemq.model.errors import CorruptStore, DiskFull, Unavailable
 from duemq.storage.checkpoint import checkpoint
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest
 from duemq.storage.checkpoint.replica_swap import PartialFile
-from duemq.storage.keyspace import POSITION, Position
-from tests.support.patience import SERVERS_S
+from duemq.storage.keyspace import POSITION, LedgerPosition
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
 
@@ -109,11 +108,11 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_copy_gets_its_room_back(
     assert [path.name for path in into.parent.iterdir()] == ["003"], "nothing is left behind"
 
 
-def read_anything(path: Path) -> Position:
+def read_anything(path: Path) -> LedgerPosition:
     """As an older version reads a position: its windows may count other messages."""
     database: Any = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
     try:
-        return Position.decode(database.get(POSITION))
+        return LedgerPosition.decode(database.get(POSITION))
     finally:
         database.close()
 

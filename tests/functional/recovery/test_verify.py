@@ -49,7 +49,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def _fill(path: Path) -> None:
     folder = Folder.open(path, 1)
-    options = NodeOptions(marks=NEVER, delay_files=TieringPolicy(rows=30, settle_ms=0))
+    options = NodeOptions(marks=NEVER, delay_files=TieringPolicy(rows=30, quiet_ms=0))
     node = Node(folder, lambda: EmbeddedBus.open(path / "bus"), SingleElection(1), options, CollectorRegistry(), now)
     stop = asyncio.Event()
     running = asyncio.create_task(node.run(stop))

@@ -12,7 +12,7 @@ from duemq.bus.topic_cursor import decode_cursor
 from duemq.client.consumer.letter import letter_of
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.retry.headers import origin_in
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 from duemq.model.messages.message import Draft
 from duemq.model.messages.names import group_cursor, of_caller, of_client
 from duemq.model.messages.record import unpack_record
@@ -112,7 +112,7 @@ async def test_no_client_takes_the_name_of_a_retry_or_of_a_dead_letter(site: Sit
     first = unpack_record(stored.frame)
     record: Any = LogRecord("orders", 0, 0, stored.timestamp, first.key, first.value, first.headers)
     message = message_of(record, is_retry=False)
-    for to in (Wait("after", 1), Dead("retries")):
+    for to in (Wait("after", 1), DeadLetter("retries")):
         text = letter_of("destination.one", message, to, "").name
         site.names |= {of_client(text): b"of a client", of_caller("key", text): b"of a client"}
     async with site.relay() as relay:

@@ -10,7 +10,7 @@ import pytest
 
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.retry.headers import Origin, returned
+from duemq.client.consumer.retry.headers import RetryOrigin, returned
 from duemq.model.destinations.destination import read_destination
 from duemq.model.errors import Rejected
 from duemq.model.messages.message import Draft
@@ -277,7 +277,7 @@ async def test_a_destination_of_a_name_that_was_removed_gets_no_retry_of_the_for
 async def test_a_retry_counts_where_it_is_not_known_whose_it_is(site: Site, by: str, now: str) -> None:
     """As versions are mixed: those before wrote none."""
     outlet = site.declare("one", topics=["orders"], start_id=f"{now}.2" if now else "2")
-    origin = Origin("orders", 0, 7, "id", 1, instance=by)
+    origin = RetryOrigin("orders", 0, 7, "id", 1, instance=by)
     await site.bus.create_topic("retry.destination.one", 1)
     record = pack_record(None, [*returned((), origin, "failed", "no")], b"again")
     await site.bus.append({("retry.destination.one", 0): [record]})

@@ -195,7 +195,7 @@ async def test_a_standby_whose_clock_is_hours_behind_gets_past_sealed_windows(tm
     """It follows by the ledger's time: only a master's clock decides what is due."""
     start = (wall_clock() // WINDOW_MS + 6) * WINDOW_MS
     now, log = [wall_clock()], MemoryLog()
-    policy = TieringPolicy(rows=5, settle_ms=0)
+    policy = TieringPolicy(rows=5, quiet_ms=0)
     behind = now[0] - 5 * HOUR
     async with (
         running(tmp_path / "a", log, lambda: now[0], alone=False, delay_files=policy, compared=False) as master,

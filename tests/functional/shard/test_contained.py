@@ -127,7 +127,7 @@ async def test_a_node_on_a_full_disk_claims_nothing_until_there_is_space(tmp_pat
     async with node(log, tmp_path / "a", bus=counted) as a:
         await a.lead()
         use = DiskUse(99 * GIB, 0)
-        a.node.upkeep._measure = lambda path: use
+        a.node.maintenance._measure = lambda path: use
         epochs = dict(log.epochs)
         await a.gateway.send([draft("m1")])
         await a.until(lambda: "no space left" in (a.node.why_not_ready or ""), "the disk to be full")

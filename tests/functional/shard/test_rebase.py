@@ -15,7 +15,7 @@ from duemq.model.errors import Behind
 from duemq.model.log.ledger import START, Entry, read_ledger
 from duemq.model.messages.ids import IdCodec
 from duemq.model.messages.record import StoredRecord, pack_record, unpack_record
-from duemq.storage.keyspace import Position
+from duemq.storage.keyspace import LedgerPosition
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
@@ -38,7 +38,7 @@ class CountingBus(MemoryBus):
 
 def replica_at(path: Path, number: int) -> Replica:
     store = ShardStore(path, Memory(1 << 20, 4 << 20))
-    store.write([], [], Position(replace(START, number=number, at=NOW), number + 1), {})
+    store.write([], [], LedgerPosition(replace(START, number=number, at=NOW), number + 1), {})
     return Replica(0, store, IdCodec(b"s" * 32))
 
 

@@ -138,7 +138,7 @@ def site(tmp_path: Path) -> Site:
 
 def options(retention_ms: int = DAY) -> NodeOptions:
     """Cleans because of the disk alone: the one cleaning of the day is half a day away."""
-    delay_files = TieringPolicy(rows=500, windows=1, settle_ms=0)
+    delay_files = TieringPolicy(rows=500, windows=1, quiet_ms=0)
     cycle_limits = CycleLimits(retention_ms=retention_ms, min_retention_ms=600_000)
     return NodeOptions(cycle_limits, purge_at=((datetime.now(UTC).hour + 12) % 24, 0), delay_files=delay_files)
 
@@ -156,7 +156,7 @@ async def test_what_was_delivered_and_forgotten_leaves_nothing_on_the_disk(site:
         await site.delivered(BASE + 2_000)
         await site.delivered(BASE + 7 * WINDOW_MS)
         await site.until(lambda: not sealed.exists(), "the delay files to be removed")
-        await site.node.upkeep.flush()
+        await site.node.maintenance.flush()
         full = disk_bytes(shards)
         assert full > 3_000_000
 
@@ -164,7 +164,7 @@ async def test_what_was_delivered_and_forgotten_leaves_nothing_on_the_disk(site:
         await site.forgotten()
         assert site.held()[ROW] > 0, "it is not time to clean"
         await site.node.clean()
-        await site.node.upkeep.flush()
+        await site.node.maintenance.flush()
         kinds = site.held()
         assert (kinds.pop(CURSOR), kinds.pop(APPLIED)) == (1, 1)
         assert not any(kinds.values()), kinds

@@ -16,14 +16,14 @@ from duemq.bus.base import AppendResults, Batches, Bus, Committer, UnknownTopic,
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, INTERNAL, JOBS, LEDGER, TRAIL, committer_name
-from duemq.delay.states import Condition, NodePhase
+from duemq.delay.node_states import Condition, NodePhase
 from duemq.election.base import NodeState
 from duemq.model import errors
 from duemq.model.errors import DuemqError, Fenced, LogFailed, StoreFailed, Unavailable
 from duemq.model.messages.message import Draft
 from duemq.model.messages.names import of_client, shard_of_name
 from duemq.model.messages.record import Partition
-from duemq.model.scope import Scope
+from duemq.model.scope import FailureScope
 from duemq.proxy.gateway.base import Receipt
 from tests.support.node.memory_nodes import ManualClock, MemoryNode, values
 
@@ -147,7 +147,7 @@ async def test_what_fails_for_one_shard_or_one_topic_touches_no_other(tmp_path: 
     async with node_of_two(tmp_path) as (node, _, bus, deliver):
         for call in CALLS:
             for failure in (NO_ANSWER, *MORE.get(call, ())):
-                assert failure().scope <= Scope.SHARD
+                assert failure().scope <= FailureScope.SHARD
                 bus.fault = Fault(call, frozenset({(BUFFER, BROKEN), (LEDGER, BROKEN)}), failure)
                 node.shard.wake()
                 await deliver(SOUND)
@@ -161,7 +161,7 @@ async def test_what_fails_for_one_shard_or_one_topic_touches_no_other(tmp_path: 
 
 async def test_a_failure_of_the_node_opens_all_of_it_again(tmp_path: Path) -> None:
     for failure in (StoreFailed, Unavailable):
-        assert failure.scope is Scope.NODE
+        assert failure.scope is FailureScope.NODE
         async with node_of_two(tmp_path / failure.__name__) as (node, _, bus, _deliver):
             bus.fault = Fault("read", frozenset({(BUFFER, BROKEN)}), partial(failure, "the disk is gone"))
             await bus.fault.met.wait()
@@ -172,7 +172,7 @@ async def test_a_shard_whose_log_cannot_be_read_is_left_to_others_and_named(tmp_
     async with node_of_two(tmp_path) as (node, _, bus, deliver):
         for topic in (BUFFER, LEDGER):
             bus.unreadable = {(topic, BROKEN): f"partition 0 of topic {topic!r} cannot be read: no broker leads it"}
-            await node.node.look_at_itself()
+            await node.node._check_itself()
             health = node.election.health
             assert health is not None and health.state is NodeState.READY
             assert list(health.unfit) == [BROKEN] and "no broker leads it" in health.unfit[BROKEN]
@@ -182,18 +182,18 @@ async def test_a_shard_whose_log_cannot_be_read_is_left_to_others_and_named(tmp_
             }
             await deliver(SOUND)
         bus.unreadable = {(topic, 0): "no broker leads it" for topic in (ADMIN, JOBS, TRAIL)}
-        await node.node.look_at_itself()
+        await node.node._check_itself()
         health = node.election.health
         assert health is not None and health.state is NodeState.READY and not health.unfit
         await deliver(BROKEN)
         bus.unreadable = {(LEDGER, shard): "no broker leads it" for shard in (BROKEN, SOUND)}
-        await node.node.look_at_itself()
+        await node.node._check_itself()
         assert node.node.condition is Condition.UNFIT, "all are"
 
 
 def test_only_what_must_end_a_process_has_its_scope() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, DuemqError)]
-    assert {kind.__name__ for kind in kinds if kind.scope is Scope.PROCESS} == {
+    assert {kind.__name__ for kind in kinds if kind.scope is FailureScope.PROCESS} == {
         "DuemqError", "Fatal", "FolderRefused", "BadConfig",
     }  # fmt: skip
-    assert {kind for kind in kinds if issubclass(kind, Unavailable) and kind.scope > Scope.NODE} == set()
+    assert {kind for kind in kinds if issubclass(kind, Unavailable) and kind.scope > FailureScope.NODE} == set()

@@ -15,7 +15,7 @@ from duemq.model.log.ledger import START, Answer, DeferredMessage, Entry, Outcom
 from duemq.model.messages.ended import DEAD, EndedMessage
 from duemq.model.messages.key import HIGHEST, LOWEST, last_key_at, make_key
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, Position
+from duemq.storage.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, LedgerPosition
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import Puts, ShardStore
 from tests.support.patience import WITHIN_S
@@ -83,11 +83,11 @@ def test_position_and_windows_come_with_the_same_write(tmp_path: Path) -> None:
     deferred = (DeferredMessage(KEYS[0], KEYS[4], 2, "unknown_topic"), DeferredMessage(KEYS[1], None, 3, "expired"))
     entry = Entry(7, 10, KEYS[3], 123, answers, deferred, 3, 2**64 - 1, OutcomeCounts(9, 4, 1, 1))
     first, second = window_of(10 * WINDOW_MS + 5), window_of(99 * WINDOW_MS)
-    store.write([(ROW + KEYS[0], b"a")], [], Position(START, 0), {first: 2, second: 1})
-    store.write([(ROW + KEYS[1], b"b")], [ROW + KEYS[0]], Position(entry, 31), {second: 0})
+    store.write([(ROW + KEYS[0], b"a")], [], LedgerPosition(START, 0), {first: 2, second: 1})
+    store.write([(ROW + KEYS[1], b"b")], [ROW + KEYS[0]], LedgerPosition(entry, 31), {second: 0})
     store.close()
     with_all = ShardStore(tmp_path / "store", MEMORY)
-    assert with_all.position == Position(entry, 31)
+    assert with_all.position == LedgerPosition(entry, 31)
     assert with_all.windows() == {first: 2}
     assert with_all.rows(KEYS[:2]) == [None, b"b"]
     with_all.close()

@@ -11,7 +11,7 @@ import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.topics.internal_topics import BUFFER, LEDGER
-from duemq.delay.imports.copies import NoPeers
+from duemq.delay.imports.file_copies import NoPeers
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected
 from duemq.model.log.ledger import Answer

@@ -82,7 +82,7 @@ class DestinationSite:
             raise AssertionError(f"waited in vain for {what}; troubles: {self.gateway.troubles()}") from None
 
     async def _is_there(self, topic: str) -> bool:
-        await self.bus.look_at([topic])
+        await self.bus.look_up_topics([topic])
         return self.bus.topic_state(topic) is not None
 
     async def _holds(self, topic: str, text: str) -> bool:

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from duemq.model.messages import plain
 from duemq.model.messages.names import of_client, shard_of_name
-from duemq.model.messages.plain import Malformed
+from duemq.model.messages.plain import MalformedRecord
 from duemq.model.topics.rules import NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
@@ -79,7 +79,7 @@ def test_the_server_reads_what_the_row_says_or_the_row_is_rejected(spark: SparkS
     for text, reason in own.items():
         row = by_row[text]
         read = written_down(row)
-        assert isinstance(read, Malformed) or read != wished(row) or row[-1] is None, (row, reason)
+        assert isinstance(read, MalformedRecord) or read != wished(row) or row[-1] is None, (row, reason)
     for row, reason, other in zip(given, reasons, others_reasons, strict=True):
         assert other is None or reason is not None, row
     kinds = {reason.partition(":")[0] for reason in own.values()}

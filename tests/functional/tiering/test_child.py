@@ -29,12 +29,12 @@ from duemq.storage.delay_files.sealed_file import parts_of, write
 from duemq.storage.jobs import child
 from duemq.storage.jobs.child import ORPHANED
 from duemq.storage.jobs.jobs import (
+    ImportFailure,
     ImportFile,
     ImportJob,
     JobFile,
     LoadJob,
-    NotTakenIn,
-    Reading,
+    ReadProgress,
     RewriteJob,
     import_answer,
 )
@@ -105,7 +105,7 @@ def test_a_job_of_many_files_is_said_in_one_line(tmp_path: Path) -> None:
             return [line async for line in lines]
 
     said = [import_answer(line) for line in asyncio.run(answers())]
-    assert said == [NotTakenIn("none cannot be read: No such file or directory")] * 100
+    assert said == [ImportFailure("none cannot be read: No such file or directory")] * 100
 
 
 async def lines_said_by(
@@ -181,15 +181,15 @@ def test_a_tiering_process_whose_disk_hangs_is_given_up(tmp_path: Path, monkeypa
 
 
 def test_a_tiering_process_tells_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Reading] = []
+    told: list[ReadProgress] = []
     monkeypatch.setattr(child, "_TELL_S", 0.0)
     about = a_file(tmp_path / "000001.parquet", 10_000)
     (tmp_path / "none").touch()
     files = [JobFile(str(tmp_path / "000001.parquet"), about)]
     load = LoadJob(files, "00" * 32, str(tmp_path / "none"), str(tmp_path / "sst"))
-    assert list(perform(load, child.Progress(told.append).more)) == [10_000]
+    assert list(perform(load, child.RowProgress(told.append).more)) == [10_000]
     rewrite = RewriteJob(0, "00" * 32, str(tmp_path / "none"), [(WINDOW_MS, str(tmp_path / "000002.parquet"), files)])
-    (again,) = perform(rewrite, child.Progress(told.append).more)
+    (again,) = perform(rewrite, child.RowProgress(told.append).more)
     assert again == about and len(told) > 4 and max(one.done for one in told) >= 10_000
     # A server of an older version, which starts this process, knows no such lines, and does not ask for them.
     assert not tiering_job_of({"work": "seal", "checkpoint": "", "shard": 0, "windows": []}).tells

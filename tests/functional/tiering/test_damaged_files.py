@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.shards.shard_reader import Query
-from duemq.delay.imports.copies import NoPeers
+from duemq.delay.imports.file_copies import NoPeers
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.replica_snapshot import SnapshotServer, fetch
@@ -39,7 +39,7 @@ COUNT, WAIT_S = 40, 300.0
 NOW = time.time_ns() // 1_000_000
 FIRST = (NOW // WINDOW_MS + 5) * WINDOW_MS
 WINDOWS = (FIRST, FIRST + WINDOW_MS)
-POLICY = TieringPolicy(rows=10, settle_ms=0, rewrite_rows=5)
+POLICY = TieringPolicy(rows=10, quiet_ms=0, rewrite_rows=5)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile, remove
 from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.jobs.jobs import JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, job_file, tiering_job
-from duemq.storage.keyspace import DROPPED, ROW, Position
+from duemq.storage.keyspace import DROPPED, ROW, LedgerPosition
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.store import ShardStore
@@ -78,14 +78,14 @@ class Windows(RuleBasedStateMachine):
             self.number += 1
             placed[make_key(window + due, self.number, 0)] = row(self.number)
         self.pending |= placed
-        self.store.write([(ROW + key, value) for key, value in placed.items()], [], Position(START), {})
+        self.store.write([(ROW + key, value) for key, value in placed.items()], [], LedgerPosition(START), {})
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         keys = data.draw(st.lists(st.sampled_from(sorted(self.pending)), min_size=1, max_size=5, unique=True))
         assert self.store.rows(keys) == [self.pending.pop(key) for key in keys]
-        self.store.write([], [ROW + key for key in keys], Position(START), {})
+        self.store.write([], [ROW + key for key in keys], LedgerPosition(START), {})
 
     @rule()
     def flush(self) -> None:

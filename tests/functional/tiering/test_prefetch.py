@@ -44,7 +44,7 @@ COUNT = 40
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master with messages in three far windows, not sealed yet."""
     cycle_limits = CycleLimits(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
-    policy = TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1)
+    policy = TieringPolicy(rows=COUNT, quiet_ms=0, rewrite_rows=1)
     world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=policy)
     await world.start(1)
     (node,) = world.nodes
@@ -268,7 +268,7 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
 
 async def test_a_follower_reads_in_threads_too(tmp_path: Path) -> None:
     cycle_limits = CycleLimits(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
-    world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=COUNT, settle_ms=0))
+    world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=COUNT, quiet_ms=0))
     await world.start(2)
     master, standby = world.nodes
     await master.promote()

@@ -50,7 +50,7 @@ def draft(n: int, window: int) -> Draft:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master whose messages are all in the delay files of two windows."""
-    policy = TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1)
+    policy = TieringPolicy(rows=COUNT, quiet_ms=0, rewrite_rows=1)
     world = World(tmp_path, CycleLimits(max_commands=1_000, max_messages=1_000), {"one": 1}, delay_files=policy)
     await world.start(1)
     (node,) = world.nodes

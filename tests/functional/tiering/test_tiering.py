@@ -39,7 +39,7 @@ COUNT = 40
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master with so many messages in one far window."""
     cycle_limits = CycleLimits(max_commands=100, max_messages=100, dead_letter_topic="dlq")
-    world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=COUNT, settle_ms=0))
+    world = World(tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=COUNT, quiet_ms=0))
     await world.start(1)
     (node,) = world.nodes
     await node.promote()
@@ -84,7 +84,7 @@ async def test_a_process_seals_and_loads_a_window(node: SimNode) -> None:
 
 
 async def test_a_window_that_still_grows_is_left_alone(node: SimNode) -> None:
-    node.world.delay_files = TieringPolicy(rows=COUNT, settle_ms=10_000)
+    node.world.delay_files = TieringPolicy(rows=COUNT, quiet_ms=10_000)
     keeper, world = with_a_process(node), node.world
     assert not await keeper.step()
     world.now += 9_999
@@ -177,7 +177,7 @@ def test_a_peer_copies_delay_files_too(tmp_path: Path) -> None:
             tmp_path / "world",
             CycleLimits(dead_letter_topic="dlq"),
             {"one": 1, "dlq": 1},
-            delay_files=TieringPolicy(rows=1, settle_ms=0),
+            delay_files=TieringPolicy(rows=1, quiet_ms=0),
         )
         await world.start(1)
         (node,) = world.nodes

@@ -62,7 +62,7 @@ async def prepare(node: SimNode, work: str, base: int) -> None:
 async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tmp_path: Path) -> None:
     world = World(
         tmp_path, CycleLimits(dead_letter_topic="dlq"), {"one": 1, "dlq": 1},
-        delay_files=TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1, join_files=2, join_ms=0),
+        delay_files=TieringPolicy(rows=COUNT, quiet_ms=0, rewrite_rows=1, join_files=2, join_ms=0),
     )  # fmt: skip
     await world.start(1)
     (node,) = world.nodes

@@ -31,7 +31,7 @@ from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, DelayFile, parts_of, write
 from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, TieringJob, encode, job_file
-from duemq.storage.keyspace import ROW, Position
+from duemq.storage.keyspace import ROW, LedgerPosition
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard import change_journal
 from duemq.storage.shard.change_journal import Journal
@@ -115,7 +115,7 @@ def test_what_comes_for_windows_that_are_sealed_is_remembered_in_bounds(monkeypa
     watching = Journal([WINDOW])
     for number in range(20):
         key, row = large(number)
-        watching.note([(ROW + key, row)], [], set())
+        watching.record([(ROW + key, row)], [], set())
     watched = watching.end(WINDOW)
     assert watched.overflown and not watched.placed
 
@@ -129,7 +129,7 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
     monkeypatch.setattr(prefetch, "_MAX_BYTES", 4 * MIB)
     store = ShardStore(tmp_path / "000", Memory(8 * MIB, 8 * MIB), IDS)
     rows = dict(large(number) for number in range(60))
-    store.write([(ROW + key, row) for key, row in rows.items()], [], Position(START), {})
+    store.write([(ROW + key, row) for key, row in rows.items()], [], LedgerPosition(START), {})
     frames = [change_frame(kind, key, WINDOW) for key in rows]
     commands = [StoredRecord(offset, 0, frame) for offset, frame in enumerate(frames)]
     left = understand(commands, RecordPosition(0, 1, IDS), None)
@@ -176,7 +176,7 @@ def test_processes_that_seal_rewrite_and_load_hold_some_messages_at_a_time(tmp_p
     store = ShardStore(tmp_path / "000", Memory(8 * MIB, 8 * MIB), IDS)
     for number in range(count):
         key, row = large(number)
-        store.write([(ROW + key, row)], [], Position(START), {})
+        store.write([(ROW + key, row)], [], LedgerPosition(START), {})
     make_checkpoint(store, tmp_path / "checkpoint", delay_files=False)
     store.close()
     path = tmp_path / CatalogFile.name_of(WINDOW, 1)

@@ -47,7 +47,7 @@ async def test_a_command_that_needs_more_than_a_cycle_reads_is_applied(
     tiny_groups(monkeypatch)
     cycle_limits = CycleLimits(max_commands=1_000, max_messages=1_000, dead_letter_topic="dlq")
     world = World(
-        tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=40, settle_ms=0, rewrite_rows=1)
+        tmp_path, cycle_limits, {"one": 1, "dlq": 1}, delay_files=TieringPolicy(rows=40, quiet_ms=0, rewrite_rows=1)
     )
     await world.start(1)
     (node,) = world.nodes

@@ -34,7 +34,7 @@ COUNT = 40
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[SimNode]:
     """A master with 20 messages of each of two topics in a delay file, and one of each in RocksDB."""
-    policy, limits = TieringPolicy(rows=COUNT, settle_ms=0), CycleLimits(max_commands=1_000, max_messages=1_000)
+    policy, limits = TieringPolicy(rows=COUNT, quiet_ms=0), CycleLimits(max_commands=1_000, max_messages=1_000)
     world = World(tmp_path, limits, {"one": 1, "two": 1}, delay_files=policy)
     await world.start(1)
     (node,) = world.nodes

@@ -21,7 +21,7 @@ from duemq.model.messages.message import Draft
 from duemq.storage.checkpoint.checkpoint import make_checkpoint
 from duemq.tls.contexts import client_context, node_context
 from duemq.tls.files import TlsFiles
-from duemq.web.server import Stop, listen_on, serve_http, url_of
+from duemq.web.server import ServerStop, listen_on, serve_http, url_of
 from duemq.web.tls.server_tls import ServerTls
 from tests.support.shard.shard_world import SHARD, START, World
 from tests.support.tls.certificates import Authority
@@ -42,7 +42,7 @@ class View:
 
 @asynccontextmanager
 async def serving(app: Starlette, files: TlsFiles) -> AsyncIterator[str]:
-    listener, stop, ready = listen_on("127.0.0.1:0"), Stop(), asyncio.Event()
+    listener, stop, ready = listen_on("127.0.0.1:0"), ServerStop(), asyncio.Event()
     url = url_of(listener, secure=True)
     tls = ServerTls(node_context(files, "required", "127.0.0.1"), files.cert, "node.cert_file")
 

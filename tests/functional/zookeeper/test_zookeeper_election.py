@@ -112,11 +112,11 @@ async def test_a_living_node_declared_dead_by_mistake_gives_up_and_comes_back(no
     await nodes.settled()
     born, seen = second.registry.registrations["a"].born, set()
     first.registry.listen(lambda: seen.add(("a" in first.registry.registrations, first.election.owned_shards())))
-    await second.registry.bury("a", born)
+    await second.registry.remove_dead("a", born)
     await nodes.until(first, lambda: (False, frozenset()) in seen)
     await nodes.until(first, lambda: "a" in first.registry.registrations and len(first.election.owned_shards()) == 4)
     await nodes.settled()
-    await second.registry.bury("a", born)  # the one they meant is not there any more
+    await second.registry.remove_dead("a", born)  # the one they meant is not there any more
     await second.election.wait_for_change(0.1)
     await nodes.settled()
     assert first.registry.registrations["a"].born != born

@@ -11,7 +11,7 @@ import pytest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.client.consumer.kafka.rebalance import Rebalance
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
 from tests.support.servers.aiokafka_parts import topics_of
 
@@ -92,12 +92,15 @@ class Group:
         self.paused.discard(partition)
 
 
-def with_source(kafka: Group, use: Callable[[Source], Awaitable[None]]) -> None:
+def with_source(kafka: Group, use: Callable[[KafkaMessageSource], Awaitable[None]]) -> None:
     async def run() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("duemq.client.consumer.kafka.source.new_consumer", lambda **settings: kafka)
-            patch.setattr("duemq.client.consumer.kafka.source.start_without_topics", lambda kafka: None)
-            source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
-        await use(source)
+        source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
+        own, source._kafka = source._kafka, kafka
+        source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
+        try:
+            await use(source)
+        finally:
+            source._kafka = own
+            await source.stop()
 
     asyncio.run(run())

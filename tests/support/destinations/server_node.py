@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from duemq.dev.servers.process import Process
-from duemq.dev.servers.running import Running
+from duemq.dev.servers.running import RunningServer
 
 
-class ServerNode(Running):
+class ServerNode(RunningServer):
     """`process` is the server itself. After kill -9 it restarts with everything it acknowledged; for a new quorum queue
     of RabbitMQ, see `until_on_disk`."""
 

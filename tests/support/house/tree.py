@@ -16,6 +16,8 @@ PACKAGES: Final = sorted(path.parent for path in ROOT.glob("*/__init__.py") if p
 """The top-level folders with code."""
 NAMED_OTHERWISE: Final = Path(__file__).with_name("named_otherwise.txt")
 """A list of the files whose names share no word with their contents (`named_otherwise`)."""
+NAMED_TWICE: Final = Path(__file__).with_name("named_twice.txt")
+"""A list of the names that several public classes have."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 

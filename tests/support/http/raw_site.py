@@ -25,7 +25,7 @@ from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.tls.contexts import ClientAuth, server_context
 from duemq.tls.files import TlsFiles
 from duemq.web.connection.connections import ConnectionLimits
-from duemq.web.server import Stop, listen_on, serve_http, url_of
+from duemq.web.server import ServerStop, listen_on, serve_http, url_of
 from duemq.web.settings import HttpSettings
 from duemq.web.tls.server_tls import ServerTls
 from tests.support.http.http_site import FakeGateway
@@ -59,7 +59,7 @@ class Site:
         bus: MemoryBus,
         app: Application,
         gateway: SlowGateway,
-        stop: Stop,
+        stop: ServerStop,
         trusting: ssl.SSLContext | None,
         tls: ServerTls | None,
     ) -> None:
@@ -148,7 +148,7 @@ async def site(
     client_auth: ClientAuth = "none",
 ) -> AsyncIterator[Site]:
     """`files`: of TLS; by default what the fixture `way` says. The clients of `Site` show `files` as well."""
-    bus, stop, ready = MemoryBus(MemoryLog()), Stop(), asyncio.Event()
+    bus, stop, ready = MemoryBus(MemoryLog()), ServerStop(), asyncio.Event()
     gateway = SlowGateway()
     cast(Any, gateway).bus, cast(Any, gateway).topic_lateness = bus, lambda topic: {"count": 0}
     cast(Any, gateway).pending = nothing_known

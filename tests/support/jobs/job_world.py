@@ -19,7 +19,7 @@ from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.shards.shard_reader import MessageState, Query
 from duemq.cluster.topics.internal_topics import create_logs
 from duemq.model.errors import OutcomeUnknown, Unavailable
-from duemq.model.log.job import Job, Order, Position, new_id
+from duemq.model.log.job import Job, Order, PlanPosition, new_id
 from duemq.model.log.ledger import Answer
 from duemq.model.messages.message import REDRIVE, Terms
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage
@@ -179,7 +179,7 @@ class World:
     async def begin(self, process: Process, rate: float | None = None) -> Job:
         await process.admin.ready.wait()
         order = Order("redrive", {"dead_from": 0}, rate)
-        return await process.jobs.add(Job(new_id(NOW), order, NOW, "me", 0, Position(0)))
+        return await process.jobs.add(Job(new_id(NOW), order, NOW, "me", 0, PlanPosition(0)))
 
     async def wait(self, process: Process, id_: str) -> Job:
         """The job once no process works on it any more; or as it is when the process is killed."""

@@ -20,15 +20,15 @@ from duemq.election.single import SingleElection
 from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.storage.backup.backup import Backup, check
 from duemq.storage.backup.backups import Backups, NewBackup
-from duemq.storage.backup.manifest import Backup, check
 from duemq.storage.data_folder import Folder, read_info
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.rocksdb import Memory
 from tests.support.patience import WITHIN_S
 
 NOW = 1_795_255_200_000
-DELAY_FILE = TieringPolicy(rows=20, windows=1, settle_ms=0)
+DELAY_FILE = TieringPolicy(rows=20, windows=1, quiet_ms=0)
 
 
 def now() -> int:

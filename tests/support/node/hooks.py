@@ -19,7 +19,7 @@ from pathlib import Path
 from duemq.bus.base import wall_clock
 from duemq.cli.wiring import parts
 from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.delay.maintenance import Upkeep
+from duemq.delay.maintenance import Maintenance
 from duemq.delay.shard.master import Master
 from duemq.model.disk_use import DiskUse
 from duemq.model.failpoint import Failpoint
@@ -98,12 +98,12 @@ def hang_cycles(path: Path) -> None:
 
 def fill_disk(path: Path) -> None:
     """Let the disk seem half full, and have no more room than the file says above what must stay free."""
-    least, require_room = Watermarks().min_free_bytes, Upkeep.require_room
+    least, require_room = Watermarks().min_free_bytes, Maintenance.require_room
 
     def measured(folder: Path) -> DiskUse:
         return DiskUse(least, least + int(path.read_text()))
 
-    def require_there(self: Upkeep, byte_count: int) -> None:
+    def require_there(self: Maintenance, byte_count: int) -> None:
         measure = self._measure
         self._measure = measured if path.exists() else measure
         try:
@@ -111,4 +111,4 @@ def fill_disk(path: Path) -> None:
         finally:
             self._measure = measure
 
-    setattr(Upkeep, "require_room", require_there)  # noqa: B010  # not a method of its own
+    setattr(Maintenance, "require_room", require_there)  # noqa: B010  # not a method of its own

@@ -14,8 +14,8 @@ from duemq.bus.base import Bus, wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.node import Node, NodeOptions, Peers
 from duemq.delay.node_backend import NodeBackend
+from duemq.delay.node_states import NodePhase
 from duemq.delay.shard.shard import Shard
-from duemq.delay.states import NodePhase
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
 from duemq.model.disk_use import DiskUse

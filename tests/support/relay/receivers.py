@@ -15,7 +15,7 @@ import nats
 
 from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process
-from duemq.dev.servers.running import Running
+from duemq.dev.servers.running import RunningServer
 from tests.support.destinations.nats_node import NatsNode
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
@@ -27,7 +27,7 @@ NAME = "arrivals"
 _READY_WITHIN_S = 60.0
 
 
-class Receiver(Running):
+class Receiver(RunningServer):
     """A system that is killed. `most_twice`: messages that may arrive twice when it, or the relay, dies.
 
     Raises NotAvailable where its server cannot be had.

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.client.consumer.message import Record
+from duemq.client.consumer.message import KafkaRecord
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
 from duemq.model.log.job import Order
@@ -24,9 +24,9 @@ from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.jobs.topic_work import TopicWork
 from duemq.proxy.jobs.work import DONE
 from duemq.relay.base import Outlet, OutletMissing, Reply, Result
+from duemq.relay.collector import RelayCollector
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.memory import MemoryOutlet
-from duemq.relay.metrics import RelayCollector
 from duemq.relay.relay import Relay
 from tests.support.patience import WITHIN_S
 
@@ -133,7 +133,7 @@ class WatchingOutlet(MemoryOutlet):
     def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
         self.told.append((*partition, log_id, list(offsets), start))
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: KafkaRecord) -> None:
         self.told.append(record.offset)
 
 

@@ -20,7 +20,7 @@ from duemq.dev.servers.jars import jars
 from duemq.dev.servers.java import command
 from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process, wait_for
-from duemq.dev.servers.running import Running
+from duemq.dev.servers.running import RunningServer
 from tests.support.rocketmq.client import AddressScheme, Code, MessagingServiceStub, QueryRouteRequest
 from tests.support.rocketmq.offsets import count
 from tests.support.rocketmq.security import Open
@@ -33,7 +33,7 @@ _CLUSTER = "tests"
 _TOOLS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 
-class RocketMQServer(Running):
+class RocketMQServer(RunningServer):
     """`endpoint`: HOST:PORT of the proxy.
 
     `folder`: settings, logs and data; a killed server can be restarted on it. `extra`: more lines of broker.conf.

@@ -11,7 +11,7 @@ from duemq.model.errors import Unavailable
 from duemq.model.log.ledger import START
 from duemq.model.messages.key import make_key
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest, make_checkpoint
-from duemq.storage.keyspace import ROW, Position
+from duemq.storage.keyspace import ROW, LedgerPosition
 from duemq.storage.manifest import ListedFile
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
@@ -41,7 +41,7 @@ class Peer:
         """One more ledger entry of twenty rows, in a separate file."""
         number = self.store.position.entry.number + 1
         rows = [(ROW + make_key(1_000 + number, row, 0), self._random.randbytes(500)) for row in range(20)]
-        self.store.write(rows, [], Position(replace(START, number=number, applied=number), number), {})
+        self.store.write(rows, [], LedgerPosition(replace(START, number=number, applied=number), number), {})
         self.store.flush()
 
 

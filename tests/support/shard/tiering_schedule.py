@@ -32,7 +32,7 @@ class TieringSchedule(Schedule):
         super().__init__(seed, folder, memory)
         self.world.meanwhile = self.meanwhile
         self.world.delay_files = TieringPolicy(
-            rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, settle_ms=0,
+            rows=self.rng.randint(1, 4), windows=1, ahead_ms=600_000, quiet_ms=0,
             rewrite_share=self.rng.choice((0.2, 0.5, 1.0)), rewrite_rows=1,
             join_files=self.rng.choice((2, 3, 16)), join_ms=0, merge_files=self.rng.choice((2, 512)),
         )  # fmt: skip

@@ -10,7 +10,7 @@ from pyspark.sql import Row
 
 from duemq.model.messages.ids import IdCodec
 from duemq.model.messages.message import read_schedule
-from duemq.model.messages.plain import Malformed, RecordPosition, command_of
+from duemq.model.messages.plain import MalformedRecord, RecordPosition, command_of
 from duemq.model.messages.record import pack_record
 from duemq.model.messages.row import read_row, row_of
 from tests.support.spark.bulk_rows import rows as bulk_rows
@@ -43,7 +43,7 @@ def rows(count: int, seed: int = 1) -> list[tuple[Any, ...]]:
     return made
 
 
-def meant(record: Row, shards: int) -> dict[str, Any] | Malformed:
+def meant(record: Row, shards: int) -> dict[str, Any] | MalformedRecord:
     """What the server reads in a row of Kafka's sink, in the partition that it names."""
     headers = [(one.key, bytes(one.value)) for one in record.headers]
     return read(record.key, headers, bytes(record.value), record.partition, shards)
@@ -51,11 +51,11 @@ def meant(record: Row, shards: int) -> dict[str, Any] | Malformed:
 
 def read(
     key: bytes | None, headers: Iterable[tuple[str, bytes]], value: bytes, shard: int = 0, shards: int | None = None
-) -> dict[str, Any] | Malformed:
+) -> dict[str, Any] | MalformedRecord:
     """What the server reads in a record that the log appended at `NOW`."""
     packed = None if key is None else bytes(key)
     command = command_of(pack_record(packed, tuple(headers), value), NOW, RecordPosition(shard, shards, IDS))
-    if isinstance(command, Malformed):
+    if isinstance(command, MalformedRecord):
         return command
     assert isinstance(command, bytes)
     fields = read_schedule(command)
@@ -76,7 +76,7 @@ def wished(row: tuple[Any, ...]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def written_down(row: tuple[Any, ...]) -> dict[str, Any] | Malformed:
+def written_down(row: tuple[Any, ...]) -> dict[str, Any] | MalformedRecord:
     """The server's reading of a row that was written as a record without checking the rules."""
     one = wished(row)
     headers = [

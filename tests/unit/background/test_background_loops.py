@@ -25,16 +25,16 @@ from duemq.client.lag.metrics import LagMetrics, keep_reading
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.trail import Trail, TrailEntry
 from duemq.cluster.clocks.clock_watch import ClockWatch
-from duemq.cluster.relays.log import FiguresPublisher, FiguresReader
+from duemq.cluster.relays.log import RelayFiguresPublisher, RelayFiguresReader
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.metrics import Observer
 from duemq.delay.node import Node
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.election.zookeeper import failure_detector
-from duemq.election.zookeeper.cache import Mirror
 from duemq.election.zookeeper.election import ZooKeeperElection
-from duemq.election.zookeeper.failure_detector import Link, Peer, Talk
+from duemq.election.zookeeper.failure_detector import ConnectionOutcome, FailureDetector, Peer
+from duemq.election.zookeeper.registry_cache import RegistryCache
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import LogFailed
 from duemq.proxy.gateway.buffer_age import BufferAge
@@ -95,11 +95,11 @@ async def buffer_age(port: Any) -> None:
 
 
 async def own_figures(port: Any) -> None:
-    await FiguresPublisher(port, "one", dict, now).run()
+    await RelayFiguresPublisher(port, "one", dict, now).run()
 
 
 async def figures_of_relays(port: Any) -> None:
-    await FiguresReader(port, now).run()
+    await RelayFiguresReader(port, now).run()
 
 
 async def console(port: Any) -> None:
@@ -158,7 +158,7 @@ async def index(port: Any) -> None:
 
 
 async def far(port: Any) -> None:
-    policy: Any = SimpleNamespace(settle_ms=1, join_ms=1)
+    policy: Any = SimpleNamespace(quiet_ms=1, join_ms=1)
     worker = TieringWorker(0, port, asyncio.Lock(), policy, now, asyncio.Lock())
     worker.step = port.fail  # type: ignore[method-assign]
     await worker.run()
@@ -199,20 +199,20 @@ async def kafka_topics(port: Any) -> None:
 
 
 async def zookeeper_mirror(port: Any) -> None:
-    await Mirror(port, ["/nodes"], lambda: None).run()
+    await RegistryCache(port, ["/nodes"], lambda: None).run()
 
 
 async def claims(port: Any) -> None:
     registry: Any = SimpleNamespace(
         layout=SimpleNamespace(node=lambda name: f"/nodes/{name}"), is_paused=lambda: False, registrations={},
-        session=port, mirror=SimpleNamespace(touch_all=lambda: None), options=SimpleNamespace(session_timeout_s=6),
+        session=port, cache=SimpleNamespace(touch_all=lambda: None), options=SimpleNamespace(session_timeout_s=6),
     )  # fmt: skip
     await ZooKeeperElection(registry, SimpleNamespace(name="a"), 1)._loop.run()  # type: ignore[arg-type]
 
 
 async def connections(port: Any) -> None:
     one = Connections(ConnectionLimits())
-    one.look = port.fail  # type: ignore[method-assign]
+    one.close_overdue = port.fail  # type: ignore[method-assign]
     await one.run()
 
 
@@ -264,19 +264,21 @@ def test_a_port_that_fails_is_asked_seldom_and_has_one_line(
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("talk", [Talk.BROKEN, Talk.SILENT, Talk.REFUSED, Talk.STRANGER])
+@pytest.mark.parametrize(
+    "talk", [ConnectionOutcome.BROKEN, ConnectionOutcome.SILENT, ConnectionOutcome.REFUSED, ConnectionOutcome.STRANGER]
+)
 def test_a_peer_that_is_not_there_is_called_seldom(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    talk: ConnectionOutcome, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = 0
 
-    async def talk_to(peer: Peer) -> Talk:
+    async def talk_to(peer: Peer) -> ConnectionOutcome:
         nonlocal calls
         calls += 1
         return talk
 
     async def scenario() -> None:
-        link = Link("a", "1", port.fail)
+        link = FailureDetector("a", "1", port.fail)
         link.follow([Peer("b", "localhost:1", 1, "2")])
         await asyncio.sleep(0.99)
         await link.close()
@@ -286,4 +288,4 @@ def test_a_peer_that_is_not_there_is_called_seldom(
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(scenario())
     assert 0 < calls <= MOST
-    assert len(caplog.records) == (talk is Talk.STRANGER)
+    assert len(caplog.records) == (talk is ConnectionOutcome.STRANGER)

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.background.loop import Loop
-from duemq.background.metrics import LoopCollector
+from duemq.background.loop_collector import LoopCollector
 from duemq.background.stray_cancellation import StrayCancellation
 from duemq.model.errors import CorruptStore, Unavailable
 from tests.support.virtual_loop import VirtualLoop

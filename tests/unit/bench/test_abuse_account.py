@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from duemq.bench.clients.load import ACCEPTED, OPEN, SentMessages
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import ACCEPTED, OPEN, SentMessages
 from tests.abuse.account import Account
 from tests.abuse.base import Sizes
 from tests.abuse.honest import Kept
@@ -32,7 +32,7 @@ def account() -> Account:
         DUES, np.full(len(DUES), ACCEPTED, np.int8), [], (DUES - 1_000).astype(np.float64), np.full(len(DUES), 4.0),
         np.ones(len(DUES), int), 0.0, 1_000.0, 0, 0, None,
     )  # fmt: skip
-    made.received = Received(seq, DUES, DUES + 5.0 * late, np.zeros(len(DUES), int), [], 1, 0)
+    made.received = ReceivedRecords(seq, DUES, DUES + 5.0 * late, np.zeros(len(DUES), int), [], 1, 0)
     made.kept = Kept(seq, DUES, DUES + 2 * late)
     return made
 

@@ -7,9 +7,8 @@ import orjson
 from aiohttp import web
 
 from duemq.bench.base.workers import WorkerLink
-from duemq.bench.clients.load import ACCEPTED, REJECTED, Job, SendWindow, fill, send_singly, send_steadily
 from duemq.bench.clients.reader import read
-from tests.support.patience import WITHIN_S
+from duemq.bench.clients.send import ACCEPTED, REJECTED, SendJob, SendWindow, fill, send_singly, send_steadily
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -121,7 +120,7 @@ def test_the_sender_books_each_result() -> None:
         runner, url = await serve("/v1/messages:batch", "POST", batch)
         try:
             sent = await fill(
-                Unpiped(), Job(url, "t", 25, SendWindow(5000, 5000), keep_every=10), batch=10, connections=2
+                Unpiped(), SendJob(url, "t", 25, SendWindow(5000, 5000), keep_every=10), batch=10, connections=2
             )
         finally:
             await runner.cleanup()
@@ -151,7 +150,7 @@ def test_the_open_loop_waits_for_no_answer() -> None:
         runner, url = await serve("/v1/messages:batch", "POST", slow)
         try:
             sent = await asyncio.wait_for(
-                send_steadily(Unpiped(), Job(url, "t", 100, SendWindow(1000, 2000)), rate=1000), 20
+                send_steadily(Unpiped(), SendJob(url, "t", 100, SendWindow(1000, 2000)), rate=1000), 20
             )
         finally:
             await runner.cleanup()
@@ -169,7 +168,7 @@ def test_single_posts_are_booked_one_by_one() -> None:
     async def play() -> None:
         runner, url = await serve("/v1/messages", "POST", one)
         try:
-            sent = await send_singly(Unpiped(), Job(url, "t", 7, SendWindow(1, 2), keep_every=1), connections=3)
+            sent = await send_singly(Unpiped(), SendJob(url, "t", 7, SendWindow(1, 2), keep_every=1), connections=3)
         finally:
             await runner.cleanup()
         assert (sent.outcome == ACCEPTED).all()

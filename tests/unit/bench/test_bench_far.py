@@ -19,18 +19,18 @@ from duemq.bench import command as bench
 from duemq.bench import command_far
 from duemq.bench.clients import import_files
 from duemq.bench.clients.cancels import CANCELLED, DELIVERED, PENDING, REFUSED, cancel_many
-from duemq.bench.clients.import_files import WINDOW_MS, GeneratedColumns, Plan, write
+from duemq.bench.clients.import_files import WINDOW_MS, FilePlan, GeneratedColumns, write
 from duemq.bench.clients.lookups import get_singly
 from duemq.bench.clients.payloads import SEQUENCE
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
 from duemq.bench.command_far import counts
 from duemq.bench.far.imports import judged
 from duemq.bench.far.stream import during, joined, ratio
 from duemq.bench.far.waiting import sample
 from duemq.bench.far.wheel import wheel
-from duemq.bench.harness.progress_bar import Screen
-from duemq.bench.harness.reconciliation import Tally
-from duemq.bench.plans.plan import Step
+from duemq.bench.harness.progress_bar import ProgressScreen
+from duemq.bench.harness.tally import Tally
+from duemq.bench.plans.bench_steps import BenchStep
 from duemq.bench.system import delay_files
 from duemq.bench.system.delay_files import Span
 from tests.unit.bench.test_bench_clients import Unpiped, serve
@@ -62,7 +62,7 @@ def test_counts_are_numbers_with_a_letter() -> None:
 def test_commands_make_their_steps(
     monkeypatch: pytest.MonkeyPatch, command: list[str], expected: list[tuple[str, int]]
 ) -> None:
-    steps: list[Step] = []
+    steps: list[BenchStep] = []
     monkeypatch.setattr(bench, "_bench", lambda some, common: steps.extend(some))
     done = CliRunner().invoke(command_far.app, command)
     assert done.exit_code == 0, done.output
@@ -90,7 +90,7 @@ def test_payloads_by_the_column_of_any_size_have_their_number(size: int) -> None
 
 
 def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
-    plan = Plan(FIRST, files=2, rows=10_000, topic="orders", payload_bytes=100, seed=5)
+    plan = FilePlan(FIRST, files=2, rows=10_000, topic="orders", payload_bytes=100, seed=5)
     files = [pq.ParquetFile(write(plan, tmp_path, number)) for number in range(2)]
     assert [file.metadata.num_rows for file in files] == [10_000] * 2
     assert all(
@@ -118,13 +118,13 @@ def test_files_hold_what_their_plan_says(tmp_path: Path) -> None:
 
 
 def test_what_was_delivered_of_a_file_is_judged() -> None:
-    plan = Plan(FIRST, files=3, rows=6, topic="t")
+    plan = FilePlan(FIRST, files=3, rows=6, topic="t")
     dues = np.concatenate([plan.dues(number) for number in range(3)])
 
     def read(*seqs: int, early: int = 0, other_due: int = 0) -> dict[str, float]:
         of = np.array(seqs)
         due = dues[of] + other_due
-        received = Received(of, due, due + 5.0 - early, np.zeros_like(of), [], 1, 0)
+        received = ReceivedRecords(of, due, due + 5.0 - early, np.zeros_like(of), [], 1, 0)
         return {figure.key: figure.value for figure in judged(plan, 1, received, float(dues[10]))}
 
     sound = {"file_read": 4, "file_lost": 0, "file_twice": 0, "file_early": 0, "file_wrong": 0}
@@ -139,18 +139,18 @@ def test_what_was_delivered_of_a_file_is_judged() -> None:
 
 
 def test_work_on_delay_files_is_seen(tmp_path: Path) -> None:
-    assert delay_files.look(None) == delay_files.look(tmp_path) == delay_files.DelayFileCounts(0, frozenset())
+    assert delay_files.counts(None) == delay_files.counts(tmp_path) == delay_files.DelayFileCounts(0, frozenset())
     window = tmp_path / "shards" / "000" / "far" / "1800000"
     window.mkdir(parents=True)
     (window / "000001.parquet").touch()
-    assert delay_files.look(tmp_path) == delay_files.DelayFileCounts(1, frozenset())
+    assert delay_files.counts(tmp_path) == delay_files.DelayFileCounts(1, frozenset())
     linked = tmp_path / "shards" / "000.sealing" / "far" / "1800000"
     linked.mkdir(parents=True)
     (linked / "000001.parquet").touch()
-    assert delay_files.look(tmp_path) == delay_files.DelayFileCounts(1, frozenset({"seal"}))
+    assert delay_files.counts(tmp_path) == delay_files.DelayFileCounts(1, frozenset({"seal"}))
     for name in ("load-0a0b.sst", "work-0a0b.dropped"):
         (window.parent / name).touch()
-        assert delay_files.look(tmp_path) == delay_files.DelayFileCounts(1, frozenset({"seal", "load"}))
+        assert delay_files.counts(tmp_path) == delay_files.DelayFileCounts(1, frozenset({"seal", "load"}))
         (window.parent / name).unlink()
 
 
@@ -238,7 +238,7 @@ def test_bulk_cancels_are_asked_about_again_until_they_are_decided(until_decided
 
 
 def test_the_wheel_is_weighed_and_right() -> None:
-    screen = Screen(Console(file=io.StringIO()))
+    screen = ProgressScreen(Console(file=io.StringIO()))
     figures = {each.key: each.value for each in wheel(screen, count=180_000, tick_ms=1000).figures}
     assert figures["wrong"] == 0
     # Two windows of minutes, and blocks of 8,000 bytes of the seconds that are near: less could not be the whole wheel.

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from duemq.bench.clients.kafka_reader import Books
+from duemq.bench.clients.kafka_reader import RecordArrays
 from duemq.bench.command_far import app
 from duemq.bench.harness.harness import Setup
-from duemq.bench.plans import kafka, plan
+from duemq.bench.plans import bench_steps, kafka
 from duemq.bench.report.figures import Figure
 from duemq.bench.report.report import machine
 from duemq.bench.steps.ceiling import share
@@ -22,7 +22,7 @@ from duemq.dev.servers.usage import Meter, ProcessUsage, Usage, cpu_s, holder
 def test_the_plan_fits_its_scenarios(brokers: int) -> None:
     steps = kafka.everything(quick=False, brokers=brokers)
     for step in steps:
-        wanted = plan.SCENARIOS[step.name].__code__
+        wanted = bench_steps.SCENARIOS[step.name].__code__
         names = wanted.co_varnames[1 : wanted.co_argcount + wanted.co_kwonlyargcount]
         assert set(step.parameters) <= set(names), step.title
     assert [step.shards for step in steps if step.shards] == [16]
@@ -35,10 +35,10 @@ def test_a_meter_adds_up_the_lives_of_a_process() -> None:
         with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as life:
             assert life.stdout is not None
             life.stdout.readline()
-            living = meter.look(life.pid).usage
+            living = meter.read(life.pid).usage
         assert living.cpu_s > spent and living.rss_bytes > 1 << 20
         spent = living.cpu_s
-        gone = meter.look(None).usage
+        gone = meter.read(None).usage
         assert (gone.cpu_s, gone.rss_bytes) == (spent, 0)
         assert gone.peak_rss_bytes >= living.rss_bytes
 
@@ -60,7 +60,7 @@ def record(seq: int, due: int) -> SimpleNamespace:
 
 
 def test_records_of_several_partitions_are_booked_in_the_order_of_reading() -> None:
-    books = Books(keep_ids=True)
+    books = RecordArrays(keep_ids=True)
     books.add(1, [record(7, 100), record(8, 101)])
     books.add(0, [record(3, 90)])
     got = books.received(breaks=0)
@@ -69,7 +69,7 @@ def test_records_of_several_partitions_are_booked_in_the_order_of_reading() -> N
     assert got.partition.tolist() == [1, 1, 0]
     assert got.ids == ["id-7", "id-8", "id-3"]
     assert got.at[0] == got.at[1] <= got.at[2]
-    assert Books(keep_ids=False).received(0).seq.dtype == np.int64
+    assert RecordArrays(keep_ids=False).received(0).seq.dtype == np.int64
 
 
 def test_a_rate_is_shown_as_a_part_of_the_ceiling_where_there_is_one() -> None:

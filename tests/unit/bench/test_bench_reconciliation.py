@@ -7,10 +7,10 @@ import pytest
 
 from duemq.bench.clients import cancels
 from duemq.bench.clients.cancels import Answers
-from duemq.bench.clients.load import ACCEPTED, OPEN, REJECTED, SentMessages
 from duemq.bench.clients.payloads import SEQUENCE, Payloads
-from duemq.bench.clients.reader import Received
-from duemq.bench.harness.reconciliation import out_of_order, spread, tally
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import ACCEPTED, OPEN, REJECTED, SentMessages
+from duemq.bench.harness.tally import out_of_order, spread, tally
 from duemq.bench.scenarios.cancel_race import judge
 from duemq.model.messages.ids import IdCodec
 
@@ -32,10 +32,10 @@ def sent(dues: list[int], outcome: list[int]) -> SentMessages:
     )
 
 
-def received(*rows: tuple[int, int, float]) -> Received:
+def received(*rows: tuple[int, int, float]) -> ReceivedRecords:
     seq, due, at = zip(*rows, strict=True) if rows else ((), (), ())
     whole = np.array(seq, np.int64)
-    return Received(whole, np.array(due, np.int64), np.array(at, np.float64), np.zeros_like(whole), [], 1, 0)
+    return ReceivedRecords(whole, np.array(due, np.int64), np.array(at, np.float64), np.zeros_like(whole), [], 1, 0)
 
 
 def test_every_kind_of_fault_is_counted() -> None:

@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from duemq.bench.base.workers import WorkerLink
-from duemq.bench.clients.load import Job, SendWindow
+from duemq.bench.clients.send import SendJob, SendWindow
 from duemq.bench.command_far import app
-from duemq.bench.plans import plan
-from duemq.bench.plans.plan import beside_bad_step, relay_step
+from duemq.bench.plans import bench_steps
+from duemq.bench.plans.bench_steps import beside_bad_step, relay_step
 from duemq.bench.relay import sink
+from duemq.bench.relay.receivers import credentials, place
 from duemq.bench.relay.relayed import quantile
-from duemq.bench.relay.systems import credentials, place
 from duemq.bench.system.system import free_port
 
 
@@ -30,7 +30,7 @@ class Unpiped(WorkerLink):
 
 def test_the_steps_fit_their_scenarios() -> None:
     for step in (relay_step("nats", None, 1_000, (1_000, 2_000), 1), beside_bad_step(100, 500, 1)):
-        wanted = plan.SCENARIOS[step.name].__code__
+        wanted = bench_steps.SCENARIOS[step.name].__code__
         assert set(step.parameters) == set(wanted.co_varnames[1 : wanted.co_argcount + wanted.co_kwonlyargcount])
 
 
@@ -82,7 +82,7 @@ def test_the_sink_counts_what_comes_to_the_hook() -> None:
 
 
 def test_messages_go_to_topics_in_turn() -> None:
-    job = Job("http://x", "t", 4, SendWindow(0, 1))
+    job = SendJob("http://x", "t", 4, SendWindow(0, 1))
     assert [job.topic_of(seq) for seq in range(3)] == ["t", "t", "t"]
     assert [replace(job, topics=2).topic_of(seq) for seq in range(3)] == ["t.0", "t.1", "t.0"]
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from duemq.bench.command_far import app
 from duemq.bench.harness.harness import Setup
-from duemq.bench.plans import far, kafka, plan
+from duemq.bench.plans import bench_steps, far, kafka
 from duemq.bench.report import report
 from duemq.bench.report.figures import Figure, ScenarioOutcome, ScenarioResult, Target, Trace, vital
 from duemq.bench.report.plot import write_plot
@@ -96,8 +96,8 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_plans_fit_their_scenarios(quick: bool) -> None:
     on_kafka = [*kafka.everything(quick, 1), *kafka.everything(quick, 3)]
-    steps = [*plan.everything(quick), *far.everything(quick), *on_kafka]
-    scenarios = plan.SCENARIOS | plan.ALONE
+    steps = [*bench_steps.everything(quick), *far.everything(quick), *on_kafka]
+    scenarios = bench_steps.SCENARIOS | bench_steps.ALONE
     assert {step.name for step in steps} == set(scenarios)
     for step in steps:
         wanted = scenarios[step.name].__code__

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.bus.embedded.chunk import MAX_BYTES, MAX_FRAMES, Chunk, cut, pack_chunk, read_head, take, unpack_chunk
+from duemq.bus.embedded.chunk import MAX_BYTES, MAX_FRAMES, Chunk, cut, frames_from, pack_chunk, read_head, unpack_chunk
 from duemq.bus.embedded.tail import FRAME_OVERHEAD_BYTES, RecentChunks, TailCache
 
 
@@ -67,7 +67,7 @@ def test_take_gives_what_a_plain_loop_would(
             break
         expected.append((at, flat[at]))
     holding = [chunk for chunk in chunks if chunk.end > offset]
-    assert [(each.offset, each.frame) for each in take(holding, offset, max_records, max_bytes)] == expected
+    assert [(each.offset, each.frame) for each in frames_from(holding, offset, max_records, max_bytes)] == expected
 
 
 def test_the_tails_of_all_partitions_share_one_bound() -> None:

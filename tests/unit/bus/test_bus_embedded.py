@@ -14,7 +14,7 @@ import pytest
 
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.bus import EmbeddedBus
-from duemq.bus.embedded.compaction import Compactor
+from duemq.bus.embedded.compactor import Compactor
 from duemq.bus.embedded.rocksdb_log import log_options, open_log
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed
 from duemq.model.messages.names import consumer_cursor, group_cursor

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import duemq.client
 from duemq.cli.app import _COMMANDS, command_line
-from duemq.cli.form import now_spelled
+from duemq.cli.command_group import now_spelled
 from duemq.client import Admin
 
 STATE = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000, "attempt": 0}

@@ -17,7 +17,7 @@ import trustme
 from duemq.cli.doctor.certificates import check_certificates, files_of
 from duemq.cli.doctor.configuration import check_configuration
 from duemq.cli.doctor.examination import examine, role_of
-from duemq.cli.doctor.finding import Finding, Level, Role
+from duemq.cli.doctor.finding import Finding, Role, Severity
 from duemq.cli.doctor.folder import check_folder, file_system_of, judge_disk
 from duemq.cli.doctor.kafka import check_brokers
 from duemq.cli.doctor.machine import check_versions, judge_unit
@@ -47,14 +47,14 @@ def settings_of(**changes: Any) -> Settings:
     return Settings(**document)
 
 
-def bad(findings: list[Finding]) -> list[tuple[Level, str]]:
+def bad(findings: list[Finding]) -> list[tuple[Severity, str]]:
     """Levels and texts of all that is not ok; each must say what to do."""
     for finding in findings:
-        assert bool(finding.remedy) == (finding.level is not Level.OK), finding
-    return [(finding.level, finding.detail) for finding in findings if finding.level is not Level.OK]
+        assert bool(finding.remedy) == (finding.level is not Severity.OK), finding
+    return [(finding.level, finding.detail) for finding in findings if finding.level is not Severity.OK]
 
 
-def one(findings: list[Finding], level: Level, part: str) -> None:
+def one(findings: list[Finding], level: Severity, part: str) -> None:
     ((found, detail),) = bad(findings)
     assert found is level and part in detail, detail
 
@@ -71,19 +71,19 @@ def test_good_settings_are_ok(role: Role) -> None:
 @pytest.mark.parametrize(
     ("changes", "role", "level", "part"),
     [
-        ({"listen": "0.0.0.0:8787"}, Role.PROXY, Level.ERROR, "http.api_keys is not set"),
-        ({"node": {"listen": "0.0.0.0:8788"}}, Role.NODE, Level.ERROR, "node.token"),
-        ({"listen": "0.0.0.0:8787", "http": {"open": True}}, Role.PROXY, Level.WARNING, "http.open"),
-        ({"zookeeper": {"hosts": ""}}, Role.NODE, Level.ERROR, "zookeeper.hosts is not set"),
-        ({"kafka": {"min_insync_replicas": 4}}, Role.NODE, Level.ERROR, "min_insync_replicas = 4"),
-        ({"kafka": {"min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "only one broker"),
-        ({"kafka": {"replication_factor": 1, "min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "lost"),
-        ({"kafka": {"transaction_timeout_ms": 40_000}}, Role.NODE, Level.WARNING, "stuck_after_s"),
-        ({"zookeeper": {"acl": "open"}}, Role.PROXY, Level.WARNING, "acl"),
-        ({"kafka": {"bootstrap": ""}, "bus": "kafka"}, Role.SERVE, Level.ERROR, "kafka.bootstrap"),
+        ({"listen": "0.0.0.0:8787"}, Role.PROXY, Severity.ERROR, "http.api_keys is not set"),
+        ({"node": {"listen": "0.0.0.0:8788"}}, Role.NODE, Severity.ERROR, "node.token"),
+        ({"listen": "0.0.0.0:8787", "http": {"open": True}}, Role.PROXY, Severity.WARNING, "http.open"),
+        ({"zookeeper": {"hosts": ""}}, Role.NODE, Severity.ERROR, "zookeeper.hosts is not set"),
+        ({"kafka": {"min_insync_replicas": 4}}, Role.NODE, Severity.ERROR, "min_insync_replicas = 4"),
+        ({"kafka": {"min_insync_replicas": 1}}, Role.NODE, Severity.WARNING, "only one broker"),
+        ({"kafka": {"replication_factor": 1, "min_insync_replicas": 1}}, Role.NODE, Severity.WARNING, "lost"),
+        ({"kafka": {"transaction_timeout_ms": 40_000}}, Role.NODE, Severity.WARNING, "stuck_after_s"),
+        ({"zookeeper": {"acl": "open"}}, Role.PROXY, Severity.WARNING, "acl"),
+        ({"kafka": {"bootstrap": ""}, "bus": "kafka"}, Role.SERVE, Severity.ERROR, "kafka.bootstrap"),
     ],
 )
-def test_bad_settings_are_found(changes: dict[str, Any], role: Role, level: Level, part: str) -> None:
+def test_bad_settings_are_found(changes: dict[str, Any], role: Role, level: Severity, part: str) -> None:
     one(list(check_configuration(settings_of(**changes), role)), level, part)
 
 
@@ -94,7 +94,9 @@ def test_a_settings_file_with_secrets_is_for_its_group_alone(tmp_path: Path) -> 
     )
     file.chmod(0o644)
     ((level, text),) = bad(list(check_settings_file(file)))
-    assert level is Level.WARNING and "http.api_keys" in text and "client_secret" not in text and "a-secret" not in text
+    assert (
+        level is Severity.WARNING and "http.api_keys" in text and "client_secret" not in text and "a-secret" not in text
+    )
     file.chmod(0o640)
     assert bad(list(check_settings_file(file))) == []
     file.write_text('[http]\nopen = false\n[destinations.shop]\nurl = "https://x"\n')
@@ -107,14 +109,14 @@ def test_a_file_of_credentials_that_the_settings_name_is_for_its_group_alone(tmp
     file.write_text(f'[destinations.shop]\nurl = "https://x"\ncredentials_file = "{credentials}"\n')
     credentials.write_text('token = "a-secret"\n')
     credentials.chmod(0o644)
-    one(list(check_settings_file(file)), Level.WARNING, "destination shop")
+    one(list(check_settings_file(file)), Severity.WARNING, "destination shop")
     credentials.chmod(0o640)
     assert bad(list(check_settings_file(file))) == []
 
 
 def test_a_relay_needs_brokers_and_has_no_api_to_protect() -> None:
     found = bad(list(check_configuration(Settings(), Role.RELAY)))
-    assert [text for level, text in found if level is Level.ERROR] == ["kafka.bootstrap is not set"]
+    assert [text for level, text in found if level is Severity.ERROR] == ["kafka.bootstrap is not set"]
     # It serves metrics and probes alone, whatever `listen` and `http.open` say of proxies.
     relay = settings_of(listen="0.0.0.0:8787", http={"open": True}, relay={"listen": "0.0.0.0:8789"})
     assert bad(list(check_configuration(relay, Role.RELAY))) == []
@@ -139,23 +141,23 @@ def test_folders_are_told_apart(tmp_path: Path) -> None:
     Folder.open(tmp_path / "good").close()
     assert bad(folder_findings(tmp_path / "good")) == []
     (tmp_path / "good").chmod(0o755)
-    one(folder_findings(tmp_path / "good"), Level.WARNING, "open to all users")
+    one(folder_findings(tmp_path / "good"), Severity.WARNING, "open to all users")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x").touch()
-    one(folder_findings(tmp_path / "other"), Level.ERROR, "not duemq's")
+    one(folder_findings(tmp_path / "other"), Severity.ERROR, "not duemq's")
     (tmp_path / "other" / "backup.json").touch()
-    one(folder_findings(tmp_path / "other"), Level.ERROR, "a backup")
+    one(folder_findings(tmp_path / "other"), Severity.ERROR, "a backup")
     (tmp_path / "good").chmod(0o700)
     meta = tmp_path / "good" / "duemq.json"
     meta.write_text(meta.read_text().replace('"version": 1', '"version": 99'))
-    one(folder_findings(tmp_path / "good"), Level.ERROR, "99")
+    one(folder_findings(tmp_path / "good"), Severity.ERROR, "99")
 
 
 def test_a_folder_in_use_needs_no_lock(tmp_path: Path) -> None:
     folder = Folder.open(tmp_path / "data")
     try:
         (finding,) = folder_findings(tmp_path / "data")
-        assert finding.level is Level.OK and f"process {os.getpid()}" in finding.detail
+        assert finding.level is Severity.OK and f"process {os.getpid()}" in finding.detail
     finally:
         folder.close()
 
@@ -163,16 +165,16 @@ def test_a_folder_in_use_needs_no_lock(tmp_path: Path) -> None:
 def test_each_worker_has_a_folder(tmp_path: Path) -> None:
     for number in range(2):
         Folder.open(tmp_path / f"worker-{number}").close()
-    assert [finding.level for finding in folder_findings(tmp_path)] == [Level.OK, Level.OK]
+    assert [finding.level for finding in folder_findings(tmp_path)] == [Severity.OK, Severity.OK]
 
 
 @pytest.mark.parametrize(
     ("used", "free", "level"),
-    [(50, 50, Level.OK), (80, 20, Level.WARNING), (95, 5, Level.ERROR)],
+    [(50, 50, Severity.OK), (80, 20, Severity.WARNING), (95, 5, Severity.ERROR)],
 )
-def test_disks_are_judged_by_their_marks(used: int, free: int, level: Level) -> None:
+def test_disks_are_judged_by_their_marks(used: int, free: int, level: Severity) -> None:
     assert judge_disk(Path("/d"), DiskUse(used * _GIB, free * _GIB), MARKS).level is level
-    assert judge_disk(Path("/d"), DiskUse(1, 1), MARKS).level is Level.ERROR, "there must be some bytes free"
+    assert judge_disk(Path("/d"), DiskUse(1, 1), MARKS).level is Severity.ERROR, "there must be some bytes free"
 
 
 def test_the_nearest_mount_says_the_file_system() -> None:
@@ -249,32 +251,32 @@ def test_a_good_cluster_is_ok() -> None:
 @pytest.mark.parametrize(
     ("brokers", "level", "part"),
     [
-        (FakeBrokers(count=2), Level.ERROR, "2 brokers are known"),
-        (FakeBrokers(v2=False), Level.WARNING, "KIP-890"),
-        (FakeBrokers(longest_ms=900_000), Level.WARNING, "for up to 900 s"),
-        (FakeBrokers(offset_ms=-300.0), Level.WARNING, "-300 ms"),
-        (FakeBrokers(offset_ms=600.0), Level.ERROR, "+600 ms"),
-        (FakeBrokers(offset_ms=LogFailed("no answer")), Level.WARNING, "no answer"),
-        (FakeBrokers(misfits={LEDGER: "retention.ms is 1"}), Level.ERROR, "retention.ms is 1"),
+        (FakeBrokers(count=2), Severity.ERROR, "2 brokers are known"),
+        (FakeBrokers(v2=False), Severity.WARNING, "KIP-890"),
+        (FakeBrokers(longest_ms=900_000), Severity.WARNING, "for up to 900 s"),
+        (FakeBrokers(offset_ms=-300.0), Severity.WARNING, "-300 ms"),
+        (FakeBrokers(offset_ms=600.0), Severity.ERROR, "+600 ms"),
+        (FakeBrokers(offset_ms=LogFailed("no answer")), Severity.WARNING, "no answer"),
+        (FakeBrokers(misfits={LEDGER: "retention.ms is 1"}), Severity.ERROR, "retention.ms is 1"),
     ],
     ids=lambda value: "",
 )
-def test_bad_clusters_are_found(brokers: FakeBrokers, level: Level, part: str) -> None:
+def test_bad_clusters_are_found(brokers: FakeBrokers, level: Severity, part: str) -> None:
     one(broker_findings(brokers), level, part)
 
 
 def test_bad_topics_are_found() -> None:
     brokers = FakeBrokers()
     brokers.topics[BUFFER] = FakeTopic(4)
-    one(broker_findings(brokers), Level.ERROR, "4 partitions")
+    one(broker_findings(brokers), Severity.ERROR, "4 partitions")
     brokers.topics[BUFFER] = FakeTopic(2, trouble={1: "no_leader"})
-    one(broker_findings(brokers), Level.ERROR, "partition 1: no_leader")
+    one(broker_findings(brokers), Severity.ERROR, "partition 1: no_leader")
     del brokers.topics[BUFFER]
-    one(broker_findings(brokers), Level.WARNING, f"{BUFFER} does not exist")
+    one(broker_findings(brokers), Severity.WARNING, f"{BUFFER} does not exist")
     brokers = FakeBrokers()
     del brokers.topics["duemq.dead"]
     assert bad(broker_findings(brokers)) == []
-    one(broker_findings(brokers, partitions=0), Level.ERROR, "dead-letter topic")
+    one(broker_findings(brokers, partitions=0), Severity.ERROR, "dead-letter topic")
 
 
 # --- ZooKeeper ----------------------------------------------------------------------------------------------------
@@ -285,11 +287,11 @@ IDENTITY = ClusterIdentity("c1", 2, b"secret")
 def test_zookeeper_is_judged() -> None:
     assert bad(list(judge_zookeeper(settings_of(), IDENTITY, ["a"]))) == []
     assert bad(list(judge_zookeeper(settings_of(), None, None))) == []
-    one(list(judge_zookeeper(settings_of(), IDENTITY, [])), Level.ERROR, "no node")
-    one(list(judge_zookeeper(settings_of(shards=3), IDENTITY, ["a"])), Level.ERROR, "made with 2")
-    one(list(judge_zookeeper(settings_of(zookeeper={"hosts": "a:1"}), IDENTITY, ["a"])), Level.WARNING, "names 1")
+    one(list(judge_zookeeper(settings_of(), IDENTITY, [])), Severity.ERROR, "no node")
+    one(list(judge_zookeeper(settings_of(shards=3), IDENTITY, ["a"])), Severity.ERROR, "made with 2")
+    one(list(judge_zookeeper(settings_of(zookeeper={"hosts": "a:1"}), IDENTITY, ["a"])), Severity.WARNING, "names 1")
     hosts = "a:1,b:1,c:1,d:1"
-    one(list(judge_zookeeper(settings_of(zookeeper={"hosts": hosts}), IDENTITY, ["a"])), Level.WARNING, "4 servers")
+    one(list(judge_zookeeper(settings_of(zookeeper={"hosts": hosts}), IDENTITY, ["a"])), Severity.WARNING, "4 servers")
 
 
 # --- certificates -------------------------------------------------------------------------------------------------
@@ -311,15 +313,15 @@ def test_certificates_are_judged_by_their_end_and_their_key(tmp_path: Path) -> N
 
     good: dict[str, Any] = {"ca_file": names["ca"], "cert_file": names["cert"], "key_file": names["key"]}
     assert {file.setting for file in files_of(settings_of(kafka=good))} == {f"kafka.{name}" for name in good}
-    one(findings(**good), Level.WARNING, "valid until")
-    one(findings(timedelta(days=21), **good), Level.ERROR, "ended on")
+    one(findings(**good), Severity.WARNING, "valid until")
+    one(findings(timedelta(days=21), **good), Severity.ERROR, "ended on")
     assert bad(findings(ca_file=names["ca"])) == []
     assert "do not fit" in bad(findings(**good | {"key_file": names["other"]}))[-1][1]
-    one(findings(ca_file=str(tmp_path / "gone")), Level.ERROR, "No such file")
-    one(findings(ca_file=names["key"]), Level.ERROR, "no certificates")
+    one(findings(ca_file=str(tmp_path / "gone")), Severity.ERROR, "No such file")
+    one(findings(ca_file=names["key"]), Severity.ERROR, "no certificates")
     Path(names["key"]).chmod(0o644)
-    one(findings(key_file=names["key"]), Level.WARNING, "every user may read")
-    one(findings(timedelta(days=-365 * 40), cert_file=names["cert"]), Level.ERROR, "valid from")
+    one(findings(key_file=names["key"]), Severity.WARNING, "every user may read")
+    one(findings(timedelta(days=-365 * 40), cert_file=names["cert"]), Severity.ERROR, "valid from")
 
 
 # --- the machine and the server -----------------------------------------------------------------------------------
@@ -333,16 +335,16 @@ def test_units_are_judged() -> None:
 
     assert bad(judged(UNIT)) == bad(judged(None)) == []
     assert bad(judged({"LoadState": "not-found"})) == []
-    one(judged(UNIT | {"Type": "simple"}), Level.WARNING, "not notify")
-    one(judged(UNIT | {"WatchdogUSec": "0"}), Level.WARNING, "WatchdogSec")
-    one(judged(UNIT | {"Restart": "no"}), Level.WARNING, "Restart")
-    one(judged(UNIT | {"NRestarts": "12"}), Level.WARNING, "12 times")
+    one(judged(UNIT | {"Type": "simple"}), Severity.WARNING, "not notify")
+    one(judged(UNIT | {"WatchdogUSec": "0"}), Severity.WARNING, "WatchdogSec")
+    one(judged(UNIT | {"Restart": "no"}), Severity.WARNING, "Restart")
+    one(judged(UNIT | {"NRestarts": "12"}), Severity.WARNING, "12 times")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad(list(check_versions())) == []
     monkeypatch.setattr("duemq.cli.doctor.machine._server_packages", lambda: ["aiokafka", "no-such-package"])
-    one(list(check_versions()), Level.ERROR, "no-such-package")
+    one(list(check_versions()), Severity.ERROR, "no-such-package")
 
 
 def test_the_server_is_judged_by_its_probes() -> None:
@@ -351,17 +353,17 @@ def test_the_server_is_judged_by_its_probes() -> None:
     page = 'duemq_build_info{version="0.0.1"} 1.0\n'
     none, other = httpx.Response(200, text=""), httpx.Response(200, text=page)
     assert bad(list(judge_server("x:1", live, ready, none))) == []
-    one(list(judge_server("x:1", live, ready, other)), Level.WARNING, "runs duemq 0.0.1")
-    one(list(judge_server("x:1", down, ready, none)), Level.ERROR, "stuck")
-    one(list(judge_server("x:1", live, down, none)), Level.ERROR, "not ready")
+    one(list(judge_server("x:1", live, ready, other)), Severity.WARNING, "runs duemq 0.0.1")
+    one(list(judge_server("x:1", down, ready, none)), Severity.ERROR, "stuck")
+    one(list(judge_server("x:1", live, down, none)), Severity.ERROR, "not ready")
     closed = list(judge_server("x:1", live, ready, httpx.Response(401)))
     assert bad(closed) == [] and "DUEMQ_API_KEY" in closed[-1].detail
     part = httpx.Response(200, json={"status": "ready", "shards": {"3": {"detail": "it failed"}}})
-    one(list(judge_server("x:1", live, part, none)), Level.WARNING, "shards 3: it failed")
+    one(list(judge_server("x:1", live, part, none)), Severity.WARNING, "shards 3: it failed")
     figures = 'duemq_relay_troubled{destination="shop"} 1.0\nduemq_relay_troubled{destination="mail"} 0.0\n'
     one(
         list(judge_server("x:1", live, ready, httpx.Response(200, text=figures))),
-        Level.WARNING,
+        Severity.WARNING,
         "shop takes no messages",
     )
 
@@ -377,7 +379,7 @@ def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_
         return [finding async for finding in examine(settings, Role.SERVE)]
 
     findings = asyncio.run(collect())
-    assert any("a bug" in finding.detail and finding.level is Level.ERROR for finding in findings)
+    assert any("a bug" in finding.detail and finding.level is Severity.ERROR for finding in findings)
     assert {"configuration", "versions", "data folder", "disk", "systemd", "server"} <= {
         each.subject for each in findings
     }

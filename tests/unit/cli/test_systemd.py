@@ -18,7 +18,7 @@ import pytest
 from duemq.cli.app import _COMMANDS
 from duemq.cli.exit_codes import Exit
 from duemq.cli.settings.settings import Settings
-from duemq.cli.systemd.notify import Board, Notifier
+from duemq.cli.systemd.notifier import Board, Notifier
 from duemq.cli.systemd.watchdog import Watchdog, watchdog
 from tests.support.patience import WITHIN_S
 

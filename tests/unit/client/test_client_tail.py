@@ -12,7 +12,7 @@ import pytest
 
 from duemq.client import AsyncClient, Client, Unavailable, Unreachable
 from duemq.client.http.errors import UnknownTopic
-from duemq.client.http.tail import Follow
+from duemq.client.http.tail import TailFollower
 
 
 def event(offset: int, payload: str = "p", end: str = "\n") -> bytes:
@@ -40,7 +40,7 @@ def stream(*chunks: bytes | Exception) -> httpx.Response:
 def test_records_are_whole_however_the_stream_is_cut(size: int, end: str) -> None:
     payloads = ["plain", "line\nbreak \u2028 \x85 \x1c", "ü" * 50]
     text = b": hello\n\n" + b"".join(event(i, payload, end) for i, payload in enumerate(payloads))
-    follow = Follow("t", None, None)
+    follow = TailFollower("t", None, None)
     records = [record for at in range(0, len(text), size) for record in follow.feed(text[at : at + size])]
     assert [record.text for record in records] == payloads
     assert [record.cursor for record in records] == ["c0", "c1", "c2"]
@@ -101,7 +101,7 @@ def test_a_refusal_ends_the_tail() -> None:
 
 
 def test_pauses_grow_to_a_bound_and_begin_anew_with_a_record() -> None:
-    follow = Follow("t", None, None)
+    follow = TailFollower("t", None, None)
     follow.opened()
     pauses = [follow.lost(None) for _ in range(8)]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -112,7 +112,7 @@ def test_pauses_grow_to_a_bound_and_begin_anew_with_a_record() -> None:
 
 
 def test_without_a_known_place_nothing_is_read_twice() -> None:
-    follow = Follow("t", None, None)
+    follow = TailFollower("t", None, None)
     follow.opened()
     (record,) = follow.feed(event(0).split(b"\n", 1)[1])
     follow.passed(record)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.cluster.admin.state import MAX_ITEM_BYTES, MAX_REMOVED, AdminState, Change, Item
+from duemq.cluster.admin.state import MAX_ITEM_BYTES, MAX_REMOVED, AdminState, Item, ItemChange
 from duemq.model.errors import CorruptStore, Rejected
 from duemq.model.messages.record import StoredRecord, pack_record
 
 
 def change(item: str, version: int, value: Any = None) -> bytes:
-    return Change(item, version, value, 0, "test").frame()
+    return ItemChange(item, version, value, 0, "test").frame()
 
 
 def read(log: list[bytes], start: int = 0, until: int | None = None) -> AdminState:
@@ -68,7 +68,7 @@ def test_a_snapshot_tells_what_was_removed_first_and_the_highest_version_that_is
 
 def test_an_item_has_a_bound() -> None:
     with pytest.raises(Rejected, match=f"may have {MAX_ITEM_BYTES}"):
-        AdminState(0).check_room(Change("keys/a", 1, {"x": "y" * MAX_ITEM_BYTES}, 0, "test"))
+        AdminState(0).check_room(ItemChange("keys/a", 1, {"x": "y" * MAX_ITEM_BYTES}, 0, "test"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.destination_registry import MAX_DESTINATIONS, DestinationRegistry
-from duemq.cluster.admin.state import Change
+from duemq.cluster.admin.state import ItemChange
 from duemq.cluster.topics.internal_topics import ADMIN, create_logs
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected
@@ -259,7 +259,7 @@ def test_what_is_refused() -> None:
         await registry.update("shop", {"url": "nats://x", "rate": 1}, "ann")  # with no options of HTTP any more
         assert "method" not in registry.find("shop").value()["options"]
         for number in range(MAX_DESTINATIONS - 1):
-            record = Change(f"destinations/d{number}", 1, {"name": f"d{number}", "url": "nats://x"}, 0, "test")
+            record = ItemChange(f"destinations/d{number}", 1, {"name": f"d{number}", "url": "nats://x"}, 0, "test")
             await registry.admin._bus().append({(ADMIN, 0): [record.frame()]})
         await registry.pause("shop", "ann")
         await refused("too_many_destinations", registry.declare({**SHOP, "name": "more"}, None, "ann"))

@@ -11,7 +11,7 @@ import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.relays.figures import BUCKETS_MS, RelayFigures, merged, quantile
-from duemq.cluster.relays.log import FiguresPublisher, FiguresReader
+from duemq.cluster.relays.log import RelayFiguresPublisher, RelayFiguresReader
 from duemq.cluster.topics.internal_topics import RELAYS
 from duemq.model.messages.record import pack_record
 from tests.support.patience import WITHIN_S
@@ -58,13 +58,13 @@ class Site:
     @asynccontextmanager
     async def relay(self, name: str, measure: Callable[[], dict[str, RelayFigures]]) -> AsyncIterator[None]:
         bus = self.bus()
-        async with running(FiguresPublisher(lambda: bus, name, measure, lambda: self.now).run):
+        async with running(RelayFiguresPublisher(lambda: bus, name, measure, lambda: self.now).run):
             yield
 
     @asynccontextmanager
-    async def proxy(self) -> AsyncIterator[FiguresReader]:
+    async def proxy(self) -> AsyncIterator[RelayFiguresReader]:
         bus = self.bus()
-        reader = FiguresReader(lambda: bus, lambda: self.now)
+        reader = RelayFiguresReader(lambda: bus, lambda: self.now)
         async with running(reader.run):
             yield reader
 

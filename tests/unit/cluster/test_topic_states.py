@@ -33,7 +33,7 @@ class Broker(MemoryBus):
             return None
         return self.said.get(topic) or super().topic_state(topic)
 
-    async def look_at(self, topics: Collection[str]) -> None:
+    async def look_up_topics(self, topics: Collection[str]) -> None:
         if "slow" in topics:
             await self.let.wait()
 

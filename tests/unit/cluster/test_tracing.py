@@ -14,8 +14,8 @@ from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry
 
 from duemq.cluster.tracing.budget import SpanBudget
-from duemq.cluster.tracing.spans import Tracing
 from duemq.cluster.tracing.trace_context import Carrier, asks_for_spans, sampled_context
+from duemq.cluster.tracing.tracing import Tracing
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.traced_observer import TracedObserver
 from duemq.model.errors import Unavailable
@@ -25,8 +25,8 @@ from duemq.model.messages.message import CANCEL, MOVE, Draft
 from duemq.model.messages.record import headers_of, pack_headers, pack_record
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.proxy.tracing.caller import CALLER, TracedCalls
 from duemq.proxy.tracing.gateway import TracedGateway
+from duemq.proxy.tracing.traced_calls import CALLER, TracedCalls
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"

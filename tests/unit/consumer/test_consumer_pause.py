@@ -9,10 +9,9 @@ import pytest
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Pause
-from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.offset_tracker import OffsetTracker
 from duemq.client.consumer.work.work import Route
-from duemq.client.consumer.work.worker_pool import Lanes
-from tests.support.patience import WITHIN_S
+from duemq.client.consumer.work.worker_pool import WorkerPool
 from tests.unit.consumer.test_worker_pool import Owner, running, works
 
 pytestmark = pytest.mark.anyio
@@ -38,13 +37,13 @@ class Store:
 
 
 async def test_one_message_is_tried_until_it_gets_through() -> None:
-    owner, store, book = Owner(), Store(), Book(0)
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(store.handle, 60), book, 3))
+    owner, store, tracker = Owner(), Store(), OffsetTracker(0)
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(store.handle, 60), tracker, 3))
         await store.until_asked(4)
-        assert lanes.paused
-        lanes.put(works(Route(store.handle, 60), book, 2, first=3))
+        assert pool.paused
+        pool.put(works(Route(store.handle, 60), tracker, 2, first=3))
         await store.until_asked(6)
         assert store.begun == [0] * len(store.begun) and owner.ends == []
         store.here, tries = True, len(store.begun)
@@ -53,11 +52,11 @@ async def test_one_message_is_tried_until_it_gets_through() -> None:
     assert owner.ends == [("done", offset) for offset in range(5)]
     waits = owner.pauses[:-1]
     assert owner.pauses[-1] == 0 and waits == pytest.approx([SOON_S * 1.5**number for number in range(len(waits))])
-    assert not lanes.paused
+    assert not pool.paused
 
 
 async def test_all_that_paused_begin_before_the_others_and_a_failure_ends_it_too() -> None:
-    owner, book, begun, here = Owner(), Book(0), list[int](), False
+    owner, tracker, begun, here = Owner(), OffsetTracker(0), list[int](), False
     busy = asyncio.Barrier(3)
 
     async def handle(message: Message) -> None:
@@ -69,10 +68,10 @@ async def test_all_that_paused_begin_before_the_others_and_a_failure_ends_it_too
         if message.record.offset == begun[3]:
             raise ValueError("it is here, and refuses this one")
 
-    lanes = Lanes(owner, 3, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), book, 5))
-        async with asyncio.timeout(WITHIN_S):
+    pool = WorkerPool(owner, 3, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), tracker, 5))
+        async with asyncio.timeout(300):
             while len(begun) < 4:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         here, tries = True, len(begun)
@@ -84,7 +83,7 @@ async def test_all_that_paused_begin_before_the_others_and_a_failure_ends_it_too
 
 
 async def test_what_runs_when_a_pause_begins_ends_as_ever() -> None:
-    owner, gate, book = Owner(), asyncio.Event(), Book(0)
+    owner, gate, tracker = Owner(), asyncio.Event(), OffsetTracker(0)
 
     async def handle(message: Message) -> None:
         if message.record.offset == 0:
@@ -92,10 +91,10 @@ async def test_what_runs_when_a_pause_begins_ends_as_ever() -> None:
         elif not gate.is_set():
             raise Pause(after_s=SOON_S)
 
-    lanes = Lanes(owner, 2, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), book, 3))
-        async with asyncio.timeout(WITHIN_S):
+    pool = WorkerPool(owner, 2, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), tracker, 3))
+        async with asyncio.timeout(300):
             while len(owner.pauses) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         gate.set()
@@ -104,31 +103,31 @@ async def test_what_runs_when_a_pause_begins_ends_as_ever() -> None:
 
 
 async def test_the_order_of_a_key_outlasts_a_pause() -> None:
-    owner, store, book = Owner(), Store(), Book(0)
-    lanes = Lanes(owner, 4, 1)
-    async with running(lanes):
-        lanes.put(works(Route(store.handle, 60), book, 3, "a"))
-        lanes.put(works(Route(store.handle, 60), book, 3, "b", 100))
+    owner, store, tracker = Owner(), Store(), OffsetTracker(0)
+    pool = WorkerPool(owner, 4, 1)
+    async with running(pool):
+        pool.put(works(Route(store.handle, 60), tracker, 3, "a"))
+        pool.put(works(Route(store.handle, 60), tracker, 3, "b", 100))
         await store.until_asked(5)
         store.here = True
         await owner.until(6)
     for first in (0, 100):
         assert [offset for _, offset in owner.ends if first <= offset < first + 3] == list(range(first, first + 3))
-    assert lanes.keys == {}
+    assert pool._keys == {}
 
 
 async def test_what_was_to_be_tried_again_in_place_waits_as_well() -> None:
-    owner, store, book = Owner(again=SOON_S), Store(), Book(0)
+    owner, store, tracker = Owner(again=SOON_S), Store(), OffsetTracker(0)
 
     async def handle(message: Message) -> None:
         if message.record.offset == 0 and not store.here:
             raise ValueError("later")
         await store.handle(message)
 
-    lanes = Lanes(owner, 1, 1)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), book, 1, "a"))
-        lanes.put(works(Route(handle, 60), book, 1, "b", 1))
+    pool = WorkerPool(owner, 1, 1)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), tracker, 1, "a"))
+        pool.put(works(Route(handle, 60), tracker, 1, "b", 1))
         await store.until_asked(5)
         assert owner.ends == [("failed", 0)]
         store.here = True
@@ -138,36 +137,36 @@ async def test_what_was_to_be_tried_again_in_place_waits_as_well() -> None:
 
 @pytest.mark.parametrize("after_s", [SOON_S, 60.0], ids=["tried", "waiting"])
 async def test_a_stop_lets_go_of_all_of_it(after_s: float) -> None:
-    owner, book, begun = Owner(), Book(0), 0
+    owner, tracker, begun = Owner(), OffsetTracker(0), 0
 
     async def handle(message: Message) -> None:
         nonlocal begun
         begun += 1
         raise Pause(after_s=after_s)
 
-    lanes = Lanes(owner, 1, 1)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), book, 2, "a"))
-        lanes.put(works(Route(handle, 60), book, 2, "b", 100))
-        async with asyncio.timeout(WITHIN_S):
+    pool = WorkerPool(owner, 1, 1)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), tracker, 2, "a"))
+        pool.put(works(Route(handle, 60), tracker, 2, "b", 100))
+        async with asyncio.timeout(300):
             while begun < (3 if after_s == SOON_S else 1):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        lanes.release([book])
-        assert await lanes.finish([book], 60)
+        pool.release([tracker])
+        assert await pool.finish([tracker], 60)
         await owner.until(4)
     assert sorted(owner.ends) == [("released", offset) for offset in (0, 1, 100, 101)]
-    assert lanes.keys == {}
+    assert pool._keys == {}
 
 
 async def test_a_partition_that_goes_takes_along_the_message_that_paused() -> None:
     """Somebody else is tried then, so that the pause does not last for ever."""
-    owner, going, staying, store = Owner(), Book(0), Book(0), Store()
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(store.handle, 60), going, 1))
+    owner, going, staying, store = Owner(), OffsetTracker(0), OffsetTracker(0), Store()
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(store.handle, 60), going, 1))
         await store.until_asked(1)
-        lanes.put(works(Route(store.handle, 60), staying, 2, first=100))
-        lanes.release([going])
+        pool.put(works(Route(store.handle, 60), staying, 2, first=100))
+        pool.release([going])
         await store.until_asked(4)
         store.here = True
         await owner.until(3)
@@ -175,18 +174,18 @@ async def test_a_partition_that_goes_takes_along_the_message_that_paused() -> No
 
 
 async def test_what_pauses_when_its_partition_has_gone_is_let_go() -> None:
-    owner, book, busy, gate = Owner(), Book(0), asyncio.Event(), asyncio.Event()
+    owner, tracker, busy, gate = Owner(), OffsetTracker(0), asyncio.Event(), asyncio.Event()
 
     async def handle(message: Message) -> None:
         busy.set()
         await gate.wait()
         raise Pause(after_s=60)
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), book, 1))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), tracker, 1))
         await busy.wait()
-        lanes.release([book])
+        pool.release([tracker])
         gate.set()
         await owner.until(1)
-    assert owner.ends == [("released", 0)] and not lanes.paused
+    assert owner.ends == [("released", 0)] and not pool.paused

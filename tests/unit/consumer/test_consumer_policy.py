@@ -8,7 +8,7 @@ import pytest
 
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import (
-    Dead,
+    DeadLetter,
     Delays,
     Exponential,
     Levels,
@@ -61,19 +61,19 @@ def test_delays_are_taken_one_after_another() -> None:
         (RetryLater(delay=timedelta()), Wait("level", 4)),
         (RetryLater(at=NOW), Wait("level", 4)),
         (RetryLater(at=NOW + 1), Wait("at", NOW + 1)),
-        (RetryLater(level=-1), Dead("rejected")),
-        (Reject("never"), Dead("rejected")),
+        (RetryLater(level=-1), DeadLetter("rejected")),
+        (Reject("never"), DeadLetter("rejected")),
     ],
 )
-def test_what_becomes_of_a_failure(error: Exception, expected: Wait | Dead) -> None:
+def test_what_becomes_of_a_failure(error: Exception, expected: Wait | DeadLetter) -> None:
     """What says no wait leaves it to the policy."""
     assert decide(error, Levels(), 1, NOW) == expected
 
 
 @pytest.mark.parametrize("error", [ValueError(), RetryLater(delay="5ms"), RetryLater(level=0)])
 def test_after_the_last_retry_nothing_comes_back(error: Exception) -> None:
-    assert decide(error, Levels(retries=2), 1) != Dead("retries")
-    assert decide(error, Levels(retries=2), 2) == Dead("retries")
+    assert decide(error, Levels(retries=2), 1) != DeadLetter("retries")
+    assert decide(error, Levels(retries=2), 2) == DeadLetter("retries")
 
 
 class NotYet(RetryLater):
@@ -81,15 +81,15 @@ class NotYet(RetryLater):
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"), [(NotYet(delay="5ms"), Wait("after", 5)), (NotYet(level=-1), Dead("rejected"))]
+    ("error", "expected"), [(NotYet(delay="5ms"), Wait("after", 5)), (NotYet(level=-1), DeadLetter("rejected"))]
 )
-def test_what_does_not_count_comes_back_however_often(error: NotYet, expected: Wait | Dead) -> None:
+def test_what_does_not_count_comes_back_however_often(error: NotYet, expected: Wait | DeadLetter) -> None:
     assert decide(error, Levels(retries=2), 2) == expected
     assert decide(NotYet(), Levels(retries=2), 1) == Wait("level", 4)
     assert decide(NotYet(), Levels(retries=2), 2) == Wait("level", 3)
     for each, counts in ((error, False), (NotYet(), False), (RetryLater(delay="5ms"), True), (ValueError(), True)):
         to = decide(each, Levels(), 1)
-        assert isinstance(to, Dead) or to.counts is counts
+        assert isinstance(to, DeadLetter) or to.counts is counts
 
 
 class Broken:

@@ -24,9 +24,9 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.offsets import FileOffsets
-from duemq.client.consumer.kafka.parking import ANEW
+from duemq.client.consumer.kafka.parked_partitions import ANEW
 from duemq.client.consumer.kafka.positions import metadata_of, own_metadata, topics_in, with_done
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.model.errors import Rejected, Unavailable
 from tests.support.consumer.fake_group import RETRY, T0, T1, Group, changes, with_source
@@ -64,8 +64,14 @@ def test_a_broadcasting_member_without_a_home_is_told_what_to_set(monkeypatch: p
     assert refused.value.field == "offsets_folder"
 
 
-def test_a_source_passes_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed: dict[str, object] = {}
+def test_a_source_passes_options_on() -> None:
+    async def run() -> None:
+        options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
+        source = KafkaMessageSource("g", "127.0.0.1:1", options, ["t"], (), changes([]))
+        try:
+            assert source._kafka._client._client_id == "mine" and source._kafka._max_poll_interval_ms == 9
+        finally:
+            await source.stop()
 
     def consumer(**settings: object) -> Group:
         passed.update(settings)
@@ -125,11 +131,11 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> No
 def test_a_topic_with_another_id_is_read_anew() -> None:
     """Also where its log has become longer than the old one was, and no fetch fails."""
 
-    async def use(source: Source) -> None:
-        identity, source.changes.moving = source.identity, True
-        source.changes.doubt()
-        assert not await identity.compare() and source.changes.in_doubt.is_set()
-        source.changes.moving = False
+    async def use(source: KafkaMessageSource) -> None:
+        identity, source._changes.moving = source._identity, True
+        source._changes.doubt()
+        assert not await identity.compare() and source._changes.in_doubt.is_set()
+        source._changes.moving = False
         kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
         assert await identity.compare() and not source.changes.in_doubt.is_set()
         assert source.parking.parked == {T0: ANEW}
@@ -147,9 +153,9 @@ def test_a_topic_with_another_id_is_read_anew() -> None:
 def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
     kafka = Group()
 
-    async def use(source: Source) -> None:
-        source.starts.known_topics |= {"t", "long ago"}
-        source.changes.doubt()
+    async def use(source: KafkaMessageSource) -> None:
+        source._starts.known_topics |= {"t", "long ago"}
+        source._changes.doubt()
         assert not await source.save({T0: FetchPosition(3, 5)}), "nobody knows yet which log this is"
         assert await source.identity.compare()
         assert await source.save({T0: FetchPosition(3, 5), RETRY: FetchPosition(1, 1)})
@@ -176,19 +182,19 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
     """A member that starts later has to know a topic that was deleted meanwhile, also where no retry came since."""
     kafka = Group()
 
-    async def use(source: Source) -> None:
+    async def use(source: KafkaMessageSource) -> None:
         assert await source.save({RETRY: FetchPosition(1, 2)})
         assert kafka.commits == {RETRY: OffsetAndMetadata(1, metadata_of(2, commit=1))}
         kafka.commits[T0] = OffsetAndMetadata(5, "")  # another member has begun with it
-        await source.look()
+        await source._check_partitions()
         assert kafka.commits[RETRY] == OffsetAndMetadata(1, metadata_of(2, "00000000", ["t"], 1))
         requests = kafka.requests
-        await source.look()
+        await source._check_partitions()
         assert kafka.requests == requests, "only when it changes"
-        source.starts.known_topics.clear()
-        await source.changes.on_partitions_assigned([RETRY])
-        source.changes.confirm(source.changes.doubts)
-        await source.look()
+        source._starts.known_topics.clear()
+        await source._changes.on_partitions_assigned([RETRY])
+        source._changes.confirm(source._changes.doubts)
+        await source._check_partitions()
         assert kafka.requests == requests, "where it is in the partition of retries is not known yet"
 
     with_source(kafka, use)
@@ -204,7 +210,7 @@ def test_a_pull_that_finds_no_place_parks_its_partition() -> None:
             raise answer
         return answer
 
-    async def use(source: Source) -> None:
+    async def use(source: KafkaMessageSource) -> None:
         kafka.getmany = getmany
         for _ in range(4):
             assert await source.pull(0, 1) == {}
@@ -223,7 +229,7 @@ def test_the_place_of_records_that_are_kept_back_is_not_known() -> None:
     async def getmany(*_: object, **__: object) -> Any:
         return {T0: ["a record"]}
 
-    async def use(source: Source) -> None:
+    async def use(source: KafkaMessageSource) -> None:
         assert await source.position(T0) == 7
         kafka.getmany = getmany
         source.changes.doubt()
@@ -244,8 +250,8 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
     async def getmany(*_: object, **__: object) -> Any:
         raise OffsetOutOfRangeError({T0: 21})
 
-    async def use(source: Source) -> None:
-        assert await source.identity.compare()
+    async def use(source: KafkaMessageSource) -> None:
+        assert await source._identity.compare()
         assert await source.save({T0: FetchPosition(15, 15), T1: FetchPosition(15, 15)})
         kafka.id <<= 40
         kafka.getmany = getmany
@@ -263,7 +269,7 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
         assert await source.identity.compare() and not source.parking.parked
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duemq.client.consumer.kafka.parking._OTHERS_S", 0.0)
+        patch.setattr("duemq.client.consumer.kafka.parked_partitions._OTHERS_S", 0.0)
         with_source(kafka, use)
 
 
@@ -273,7 +279,7 @@ def test_a_group_that_mirrormaker_copied_goes_on_where_its_offset_is(topic_id: s
     kafka: Any = Group()
     done: Ranges = ((17, 19),)
 
-    async def use(source: Source) -> None:
+    async def use(source: KafkaMessageSource) -> None:
         place = FetchPosition(15, 19, done)
         own = with_done(metadata_of(19, topic_id, commit=15), place)
         kafka.commits = {T0: OffsetAndMetadata(12, own), T1: OffsetAndMetadata(15, own)}
@@ -299,9 +305,9 @@ def test_an_offset_beyond_the_end_that_is_met_while_the_ids_are_asked_for() -> N
     """The log has grown past it when the answer is there."""
     kafka: Any = Group()
 
-    async def use(source: Source) -> None:
-        source.starts.ids["t"] = "f" * 32
-        source.changes.doubt()
+    async def use(source: KafkaMessageSource) -> None:
+        source._starts.ids["t"] = "f" * 32
+        source._changes.doubt()
 
         def meet() -> None:
             kafka.on_ask = lambda: None
@@ -320,8 +326,8 @@ def test_what_was_read_of_a_log_that_is_gone_is_not_stored_when_partitions_move(
     """It was stored as if it were of the new one, whose first records were skipped then."""
     kafka = Group()
 
-    async def use(source: Source) -> None:
-        assert await source.compare()
+    async def use(source: KafkaMessageSource) -> None:
+        assert await source._compare()
         kafka.id <<= 40
         assert await source.compare() and source.parking.parked.keys() == {T0, T1, RETRY}
         stored = list[Collection[TopicPartition]]()
@@ -346,7 +352,7 @@ def test_nothing_is_handled_before_it_is_known_which_log_it_is_of() -> None:
     async def getmany(*_: object, **__: object) -> Any:
         return dict(records)
 
-    async def use(source: Source) -> None:
+    async def use(source: KafkaMessageSource) -> None:
         kafka.getmany = getmany
         assert await source.pull(0, 1) == records
         source.changes.doubt()
@@ -375,7 +381,7 @@ def test_a_look_for_topics_goes_on_whatever_it_meets(
         KafkaConnectionError(), KeyError("a bug"), asyncio.CancelledError(), frozenset({"t"}), frozenset(),
     ]  # fmt: skip
 
-    async def use(source: Source) -> None:
+    async def use(source: KafkaMessageSource) -> None:
         enough = asyncio.Event()
 
         async def look() -> frozenset[str]:
@@ -387,8 +393,8 @@ def test_a_look_for_topics_goes_on_whatever_it_meets(
                 raise answer
             return answer  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(source, "look", look)
-        looking = asyncio.create_task(source.look_often())
+        monkeypatch.setattr(source, "_check_partitions", look)
+        looking = asyncio.create_task(source._check_often())
         async with asyncio.timeout(10):
             await enough.wait()
         looking.cancel()

@@ -13,7 +13,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.client.consumer.kafka.parking import ANEW, Parking
+from duemq.client.consumer.kafka.parked_partitions import ANEW, ParkedPartitions
 from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
@@ -65,13 +65,13 @@ def test_a_group_does_not_begin_for_partitions_that_moved_meanwhile() -> None:
     assert not kafka.commits
 
 
-def parking_of(kafka: Group, turned: Rebalance) -> Parking:
+def parking_of(kafka: Group, turned: Rebalance) -> ParkedPartitions:
     starts = starts_of(kafka)
 
     async def store(offsets: Mapping[TopicPartition, int], turn: int) -> None:
         await starts.commit(offsets, lambda: turned.turn == turn)
 
-    return Parking(kafka, starts, turned, store)
+    return ParkedPartitions(kafka, starts, turned, store)
 
 
 def parked(kafka: Group, partitions: Mapping[TopicPartition, int | None], lost: list[TopicPartition]) -> None:

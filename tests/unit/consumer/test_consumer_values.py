@@ -10,8 +10,8 @@ from duemq.client.consumer.failures import verdict
 from duemq.client.consumer.kafka.positions import is_of, metadata_of, pull_in, says_of, topics_in
 from duemq.client.consumer.message import message_of
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.headers import NULL, Headers, Origin, error_text, origin_in, returned
-from duemq.client.consumer.retry.policy import Dead, Delays, Reject
+from duemq.client.consumer.retry.headers import NULL, Headers, RetryOrigin, error_text, origin_in, returned
+from duemq.client.consumer.retry.policy import DeadLetter, Delays, Reject
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.model.errors import Rejected
 from duemq.model.topics.group_topics import checked_group, dead_letter_topic, retry_topic
@@ -104,7 +104,7 @@ def test_what_a_handler_refuses_is_no_matter_for_an_operator(
 ) -> None:
     options = ConsumerOptions(retry=Delays([]))
     to, _ = verdict("g", options, message_of(Plain(), is_retry=False), error)
-    assert isinstance(to, Dead)
+    assert isinstance(to, DeadLetter)
     (record,) = caplog.records
     assert (record.levelname, "goes to the dead letters" in record.getMessage()) == ("WARNING", True)
 
@@ -112,12 +112,12 @@ def test_what_a_handler_refuses_is_no_matter_for_an_operator(
 def test_a_message_that_comes_back_is_the_one_it_was() -> None:
     first = Plain([("duemq-id", b"ID"), ("duemq-labels", b"a,b"), ("x", b"1"), ("x-delay", b"5"), ("y", b"")])
     origin = message_of(first, is_retry=False).origin
-    back = returned(first.headers, Origin(origin.topic, 3, 42, origin.id, 1), "failed", "boom " * 1_000)
+    back = returned(first.headers, RetryOrigin(origin.topic, 3, 42, origin.id, 1), "failed", "boom " * 1_000)
     again = message_of(Plain([("duemq-id", b"OTHER"), *back], topic="retry.g", offset=7), is_retry=True)
     assert (again.id, again.topic, again.retried, again.attempt) == ("ID", "orders", 1, 2)
     assert (again.labels, again.headers) == (("a", "b"), [("x", b"1"), ("y", b"")])
     assert len(dict(back)["x-duemq-error"] or b"") == 1_000
-    twice = returned(again.record.headers, Origin("orders", 3, 42, "ID", 2), "failed", "")
+    twice = returned(again.record.headers, RetryOrigin("orders", 3, 42, "ID", 2), "failed", "")
     assert len(twice) == len(back)
 
 
@@ -137,7 +137,7 @@ def test_null_comes_back_as_null() -> None:
 @pytest.mark.parametrize("value", [None, b"", b"\xff\xfe", b"9" * 5_000, b"-5"])
 @pytest.mark.parametrize("is_retry", [False, True])
 def test_what_a_stranger_writes_into_our_headers_raises_nowhere(name: str, value: bytes, is_retry: bool) -> None:
-    back = returned((), Origin("orders", 0, 0, "ID", 3), "failed", "")
+    back = returned((), RetryOrigin("orders", 0, 0, "ID", 3), "failed", "")
     headers = [(name, value), *((known, found) for known, found in back if known != name and is_retry)]
     message = message_of(Plain(headers), is_retry)
     assert message.topic == "orders" and message.retried >= 0 and message.id
@@ -167,7 +167,7 @@ def test_what_is_told_of_an_error(error: Exception, tell: str, text: str) -> Non
 
 
 def test_headers_that_claim_to_be_ours_count_on_the_retry_topic_only() -> None:
-    headers = returned([], Origin("secret", 0, 0, "ID", 3), "failed", "")
+    headers = returned([], RetryOrigin("secret", 0, 0, "ID", 3), "failed", "")
     assert message_of(Plain(headers), is_retry=False).topic == "orders"
     assert origin_in([("x-duemq-topic", b"orders")]) is None
 
@@ -189,7 +189,7 @@ def test_metadata_tells_a_topic_that_was_made_anew() -> None:
 
 
 def test_the_first_and_the_latest_failed_attempts_travel_along() -> None:
-    origin = Origin("orders", 3, 42, "ID", 30)
+    origin = RetryOrigin("orders", 3, 42, "ID", 30)
     for number in range(30):
         origin = origin.failed(1_000 + number, f"error {number} \udcff" + "x" * 1_000)
     headers = returned((), origin, "failed", "boom")
@@ -202,5 +202,5 @@ def test_the_first_and_the_latest_failed_attempts_travel_along() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"null", b"{}", b"[1]", b'[["a", "b"]]', b"[[1]]", b"\xff", b"[[1, 2, 3]]"])
 def test_attempts_that_somebody_else_wrote_are_none(value: bytes) -> None:
-    headers = [*returned((), Origin("orders", 3, 42, "ID", 1), "failed", ""), ("x-duemq-attempts", value)]
+    headers = [*returned((), RetryOrigin("orders", 3, 42, "ID", 1), "failed", ""), ("x-duemq-attempts", value)]
     assert message_of(Plain(headers), True).origin.attempts == ()

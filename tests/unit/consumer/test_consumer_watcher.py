@@ -9,7 +9,7 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, RetryLater
-from duemq.client.consumer.message import Record
+from duemq.client.consumer.message import KafkaRecord
 from duemq.client.consumer.retry.policy import Reject
 from tests.unit.consumer.test_consumer_whole import TOPIC, Log, until, working
 
@@ -28,7 +28,7 @@ class Watching:
     def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
         self.told.append((partition, log_id, list(offsets), start))
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: KafkaRecord) -> None:
         self.told.append(record.offset)
 
 

@@ -12,10 +12,9 @@ from aiokafka.structs import TopicPartition
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, RetryLater
 from duemq.client.consumer.base import FetchPosition, PartitionsMoved
 from duemq.client.consumer.done_ranges import Ranges
-from duemq.client.consumer.kafka.publisher import Returns
-from duemq.client.consumer.retry.headers import Origin, returned
-from duemq.client.consumer.retry.policy import Dead, Policy, Wait
-from tests.support.patience import WITHIN_S
+from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
+from duemq.client.consumer.retry.headers import RetryOrigin, returned
+from duemq.client.consumer.retry.policy import DeadLetter, Policy, Wait
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio
@@ -74,12 +73,8 @@ class Log:
 
     async def let_go(self) -> None:
         await self._answer("let go")
-        await self.lose(*self.left)
-
-    async def lose(self, *partitions: TopicPartition) -> None:
-        """They move to another member."""
-        assert self.lost is not None
-        await self.lost(partitions)
+        assert self.consumer is not None
+        await self.consumer._lost(list(self.consumer._trackers))
 
     async def idle(self) -> None:
         await self._answer("idle")
@@ -95,18 +90,11 @@ def record_of(partition: TopicPartition, offset: int, headers: Mapping[int, obje
 class Back:
     """What was sent back. Opens `log`."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self.sent: list[tuple[int, Wait | Dead, str]] = []
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Wait | DeadLetter, str]] = []
         self.silent = False
 
-    async def open(
-        self, topics: object, retry: object, gained: PartitionsMoved, lost: PartitionsMoved, report: object
-    ) -> Log:
-        self._log.lost = lost
-        return self._log
-
-    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+    async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         if self.silent:
             await asyncio.sleep(3_600)
         self.sent.append((message.record.offset, to, error))
@@ -279,9 +267,10 @@ async def test_a_lane_that_ends_is_told_and_ends_the_consumer(caplog: pytest.Log
     with pytest.raises(ExceptionGroup):
         async with working(consumer, Log({TOPIC: 1})):
             await until(lambda: consumer.counts.total() == 1)
-            (lane,) = [task for task in asyncio.all_tasks() if task.get_name() == "lane-0"]
-            lane.cancel()
-            await asyncio.wait([consumer.working])
+            worker, running = consumer._pool._workers[0].task, consumer._running
+            assert worker is not None and running is not None
+            worker.cancel()
+            await asyncio.wait([running])
     assert "consumer of group g ends" in caplog.text
 
 
@@ -319,8 +308,8 @@ async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("duemq.client.consumer.kafka.log.prepare", prepare)
     monkeypatch.setattr("duemq.client.consumer.kafka.log.Source", no_source)
-    monkeypatch.setattr(Returns, "start", nothing)
-    monkeypatch.setattr(Returns, "stop", stop)
+    monkeypatch.setattr(RetryPublisher, "start", nothing)
+    monkeypatch.setattr(RetryPublisher, "stop", stop)
     with pytest.raises(TypeError, match="no such option"):
         await consumer.start()
     assert ends == ["returns"]
@@ -378,7 +367,7 @@ async def test_only_the_class_of_an_error_is_told_where_texts_hold_secrets(caplo
 
 
 RETRY = TopicPartition("retry.g", 0)
-BACK = returned([("tags", b"refunded")], Origin("orders", 0, 0, "ID", 1), "failed", "boom")
+BACK = returned([("tags", b"refunded")], RetryOrigin("orders", 0, 0, "ID", 1), "failed", "boom")
 
 
 async def test_a_retry_whose_tags_nobody_wants_any_more_has_a_handler() -> None:

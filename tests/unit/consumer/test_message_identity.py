@@ -11,7 +11,7 @@ from pika import spec
 from duemq.client.consumer.letter import letter_of
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.retry.headers import Headers
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 from duemq.client.idempotency.memory import MemoryStore
 from duemq.client.idempotency.once import once
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
@@ -47,11 +47,11 @@ def test_a_message_has_one_identity_over_retries_and_redrives(headers: Headers) 
     first = Message(record(headers=headers))
     retry = letter_of("destination.mail", first, Wait("level", 3), "no")
     again = message_of(record("retry.destination.mail", 3, [*BY_DUEMQ, *retry.headers]), True)
-    dead = letter_of("destination.mail", again, Dead("retries"), "no")
+    dead = letter_of("destination.mail", again, DeadLetter("retries"), "no")
     back = Message(redriven(dead.headers, "destination.mail"))
     second = letter_of("destination.mail", back, Wait("level", 3), "no")
     later = message_of(record("retry.destination.mail", 9, [*BY_DUEMQ, *second.headers]), True)
-    dead_again = letter_of("destination.mail", later, Dead("retries"), "no")
+    dead_again = letter_of("destination.mail", later, DeadLetter("retries"), "no")
     elsewhere = Message(redriven(dead_again.headers, "repaired", 4))
     for each in (again, back, later, elsewhere):
         assert (each.id, each.identity) == (first.id, first.identity)

@@ -1,4 +1,4 @@
-"""The book of a partition, against a plain list; and the file of offsets."""
+"""The tracker of a partition, against a plain list; and the file of offsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import decode_ranges, done_ranges, encode_ranges
 from duemq.client.consumer.kafka.offsets import FileOffsets
-from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.offset_tracker import OffsetTracker
 from duemq.model.errors import CorruptStore, StoreFailed
 from tests.unit.consumer.test_consumer_values import Plain
 
@@ -33,21 +33,21 @@ class World:
     def begin(self) -> None:
         """A member gets the partition, with nothing but what was stored."""
         text = encode_ranges(self.stored.done, self.stored.commit, 4_000)
-        self.book = Book(self.stored.commit, decode_ranges(text, self.stored.commit))
+        self.tracker = OffsetTracker(self.stored.commit, decode_ranges(text, self.stored.commit))
         self.in_hand, self.done = list[int](), set(self.stored_done)
 
     def pull(self, most: int) -> None:
-        records = [Plain((), None, b"", "t", 0, each) for each in self.offsets if each >= self.book.pull][:most]
+        records = [Plain((), None, b"", "t", 0, each) for each in self.offsets if each >= self.tracker.pull][:most]
         if records:
-            rest = [record.offset for record in self.book.without_done(records)]
+            rest = [record.offset for record in self.tracker.without_done(records)]
             assert {each.offset for each in records} - set(rest) == self.done.intersection(
                 each.offset for each in records
             )
-            self.book.pulled(dict.fromkeys(rest, 0), records[-1].offset + 1)
+            self.tracker.pulled(dict.fromkeys(rest, 0), records[-1].offset + 1)
             self.in_hand += rest
 
     def store(self) -> None:
-        self.stored, self.stored_done = self.book.position, set(self.done)
+        self.stored, self.stored_done = self.tracker.position, set(self.done)
 
 
 @given(st.data())
@@ -59,18 +59,18 @@ def test_what_is_stored_brings_back_what_is_not_done_and_nothing_else(data: st.D
                 world.pull(data.draw(st.integers(1, 15)))
             case "done" if world.in_hand:
                 offset = world.in_hand.pop(data.draw(st.integers(0, len(world.in_hand) - 1)))
-                world.book.done(offset)
+                world.tracker.done(offset)
                 world.done.add(offset)
             case "store":
                 world.store()
             case "crash":
                 world.begin()
-        book = world.book
-        assert book.commit == (min(world.in_hand) if world.in_hand else book.pull)
-        assert len(book) == len(world.in_hand)
+        tracker = world.tracker
+        assert tracker.commit == (min(world.in_hand) if world.in_hand else tracker.pull)
+        assert len(tracker) == len(world.in_hand)
         undone = {each for each in world.offsets if each not in world.done}
         gaps = set(range(10, world.end)).difference(world.offsets)
-        assert len(undone) <= book.undone(world.end) <= len(undone | {each for each in gaps if each >= book.pull})
+        assert len(undone) <= tracker.undone(world.end) <= len(undone | {each for each in gaps if each >= tracker.pull})
     world.store()
     world.begin()
     world.pull(len(world.offsets))

@@ -1,4 +1,4 @@
-"""Handlers in lanes: at once, by key, with time-outs, and what a partition that goes away takes along."""
+"""Handlers in a pool: at once, by key, with time-outs, and what a partition that goes away takes along."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Pause
-from duemq.client.consumer.work.offset_tracker import Book
+from duemq.client.consumer.work.offset_tracker import OffsetTracker
 from duemq.client.consumer.work.work import Route, Work
-from duemq.client.consumer.work.worker_pool import Lanes
-from tests.support.patience import WITHIN_S
+from duemq.client.consumer.work.worker_pool import WorkerPool
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +39,7 @@ class Owner:
         self.ends.append(("released", work.message.record.offset))
 
     def set_aside(self, work: Work) -> None:
-        work.book.aside.add(work.offset, work.key)
+        work.tracker.aside.add(work.offset, work.key)
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
         self.pauses.append(wait_s)
@@ -55,8 +54,8 @@ class Owner:
 
 
 @asynccontextmanager
-async def running(lanes: Lanes) -> AsyncIterator[None]:
-    task = asyncio.create_task(lanes.run())
+async def running(pool: WorkerPool) -> AsyncIterator[None]:
+    task = asyncio.create_task(pool.run())
     try:
         yield
     finally:
@@ -65,8 +64,10 @@ async def running(lanes: Lanes) -> AsyncIterator[None]:
         assert task.cancelled(), task.exception()
 
 
-def works(route: Route, book: Book, count: int, key: object = None, first: int = 0) -> list[Work]:
-    return [Work(Message(Plain(offset=offset)), route, book, offset, 0, key) for offset in range(first, first + count)]
+def works(route: Route, tracker: OffsetTracker, count: int, key: object = None, first: int = 0) -> list[Work]:
+    return [
+        Work(Message(Plain(offset=offset)), route, tracker, offset, 0, key) for offset in range(first, first + count)
+    ]
 
 
 async def test_so_many_at_once_and_no_more() -> None:
@@ -79,9 +80,9 @@ async def test_so_many_at_once_and_no_more() -> None:
         await gate.wait()
         now -= 1
 
-    lanes = Lanes(owner, 3, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), Book(0), 10))
+    pool = WorkerPool(owner, 3, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), OffsetTracker(0), 10))
         while now < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         gate.set()
@@ -97,15 +98,15 @@ async def test_one_of_a_key_at_once_in_their_order() -> None:
         await asyncio.sleep(0.001 * (message.record.offset % 3))
         order.append(message.record.offset)
 
-    lanes, book = Lanes(owner, 8, 1), Book(0)
-    async with running(lanes):
-        lanes.put([*works(Route(handle, 60), book, 5, "a"), *works(Route(handle, 60), book, 5, "b", 100)])
+    pool, tracker = WorkerPool(owner, 8, 1), OffsetTracker(0)
+    async with running(pool):
+        pool.put([*works(Route(handle, 60), tracker, 5, "a"), *works(Route(handle, 60), tracker, 5, "b", 100)])
         await owner.until(10)
     for first in (0, 100):
         assert [each for each in order if first <= each < first + 100] == [
             each for offset in range(first, first + 5) for each in (offset, offset)
         ]
-    assert lanes.keys == {}
+    assert pool._keys == {}
 
 
 async def test_a_failed_one_keeps_its_key_and_only_that() -> None:
@@ -116,9 +117,9 @@ async def test_a_failed_one_keeps_its_key_and_only_that() -> None:
         if message.record.offset == 0 and order.count("0") < 3:
             raise ValueError("not yet")
 
-    lanes, book = Lanes(owner, 2, 1), Book(0)
-    async with running(lanes):
-        lanes.put([*works(Route(handle, 60), book, 3, "a"), *works(Route(handle, 60), book, 2, "b", 100)])
+    pool, tracker = WorkerPool(owner, 2, 1), OffsetTracker(0)
+    async with running(pool):
+        pool.put([*works(Route(handle, 60), tracker, 3, "a"), *works(Route(handle, 60), tracker, 2, "b", 100)])
         await owner.until(7)
     assert order == ["0", "100", "101", "0", "0", "1", "2"]
 
@@ -135,9 +136,9 @@ async def test_what_takes_too_long_is_stopped_and_its_lane_goes_on(stubborn: boo
                 if not stubborn:
                     raise
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 0.05), Book(0), 3))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 0.05), OffsetTracker(0), 3))
         await owner.until(3)
     # One that finishes although it is told to stop has done its work.
     assert owner.ends == [("done" if stubborn else "failed", 0), ("done", 1), ("done", 2)]
@@ -155,9 +156,9 @@ async def test_a_lane_that_stopped_a_handler_is_as_new() -> None:
         assert task is not None
         cancels.append(task.cancelling())
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 0.05), Book(0), 2))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 0.05), OffsetTracker(0), 2))
         await owner.until(2)
     assert cancels == [0]
 
@@ -169,9 +170,9 @@ async def test_a_handler_may_have_time_outs_of_its_own() -> None:
         async with asyncio.timeout(0.01):
             await asyncio.sleep(60)
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), Book(0), 2))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), OffsetTracker(0), 2))
         await owner.until(2)
     assert owner.ends == [("failed", 0), ("failed", 1)]
 
@@ -185,29 +186,29 @@ async def test_a_partition_that_goes_takes_along_what_was_not_begun() -> None:
         if message.record.offset == 100:
             raise ValueError("comes again in a minute")
 
-    going, staying = Book(0), Book(0)
-    lanes = Lanes(owner, 2, 1)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), going, 3, "a"))
-        lanes.put(works(Route(handle, 60), going, 2, "b", 100))
+    going, staying = OffsetTracker(0), OffsetTracker(0)
+    pool = WorkerPool(owner, 2, 1)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), going, 3, "a"))
+        pool.put(works(Route(handle, 60), going, 2, "b", 100))
         await owner.until(1)  # 100 failed and waits; 0 is in its handler; 1, 2 and 101 wait for their keys
-        lanes.put(works(Route(handle, 60), staying, 1, "b", 200))
-        lanes.release([going])
+        pool.put(works(Route(handle, 60), staying, 1, "b", 200))
+        pool.release([going])
         await owner.until(6)
         assert sorted(owner.ends) == sorted(
             [("failed", 100), *(("released", offset) for offset in (1, 2, 100, 101)), ("done", 200)]
         )
-        assert not await lanes.finish([going], 0.01)
+        assert not await pool.finish([going], 0.01)
         gate.set()
-        assert await lanes.finish([going], 10)
-        lanes.put(works(Route(handle, 60), going, 1, "c", 300))
+        assert await pool.finish([going], 10)
+        pool.put(works(Route(handle, 60), going, 1, "c", 300))
         await owner.until(8)
     assert ("done", 0) in owner.ends and ("released", 300) in owner.ends
-    assert lanes.keys == {}
+    assert pool._keys == {}
 
 
 async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
-    """A pool that is closed, a future of somebody else: it is a failure, and the lane goes on."""
+    """A closed connection, a future of somebody else: it is a failure, and the worker goes on."""
     owner = Owner()
 
     async def handle(message: Message) -> None:
@@ -216,9 +217,9 @@ async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
             inner.cancel()
             await inner
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), Book(0), 3))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), OffsetTracker(0), 3))
         await owner.until(3)
     assert owner.ends == [("done", 0), ("failed", 1), ("done", 2)]
     assert owner.errors == ["the handler awaited something that was cancelled"]
@@ -240,11 +241,11 @@ async def test_a_handler_that_cancels_itself_hurts_nobody_else(swallows: bool) -
                     raise
         cancels.append(task.cancelling())
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), Book(0), 2))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), OffsetTracker(0), 2))
         await owner.until(2)
-        lanes.put(works(Route(handle, 60), Book(0), 1, first=2))  # after it rested
+        pool.put(works(Route(handle, 60), OffsetTracker(0), 1, first=2))  # after it rested
         await owner.until(3)
     assert [end for end, _ in owner.ends] == ["done" if swallows else "failed", "done", "done"]
     if not swallows:
@@ -261,22 +262,21 @@ async def test_whatever_a_handler_raises_is_a_failure() -> None:
     async def handle(message: Message) -> None:
         raise Unusual("boom")
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), Book(0), 2))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), OffsetTracker(0), 2))
         await owner.until(2)
     assert owner.ends == [("failed", 0), ("failed", 1)]
 
 
-@pytest.mark.parametrize("number", [0, -1], ids=["a lane", "the time-outs"])
+@pytest.mark.parametrize("number", [0, -1], ids=["a worker", "the time-outs"])
 async def test_a_task_that_somebody_else_cancels_ends_the_consumer(number: int) -> None:
-    lanes = Lanes(Owner(), 2, None)
-    whole = asyncio.create_task(lanes.run())
-    name = "time-outs" if number else "lane-0"
-    while not (found := [task for task in asyncio.all_tasks() if task.get_name() == name]):  # noqa: ASYNC110
+    pool = WorkerPool(Owner(), 2, None)
+    whole = asyncio.create_task(pool.run())
+    while not any(worker.task for worker in pool._workers) or not pool._resting:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    await asyncio.sleep(0)  # it runs
-    found[0].cancel()
+    names = {task.get_name(): task for task in asyncio.all_tasks()}
+    names["time-outs" if number else "worker-0"].cancel()
     with pytest.raises(ExceptionGroup, match="unhandled") as ended:
         await whole
     assert "not by the consumer" in repr(ended.value.exceptions)
@@ -311,9 +311,9 @@ async def test_a_stop_ends_a_lane_whatever_its_handler_makes_of_it(ending: str, 
             if ending in ("raises", "hesitates"):
                 raise
 
-    lanes = Lanes(owner, 2, None)
-    whole = asyncio.create_task(lanes.run())
-    lanes.put(works(Route(handle, 0.01 if late else 60), Book(0), 1))
+    pool = WorkerPool(owner, 2, None)
+    whole = asyncio.create_task(pool.run())
+    pool.put(works(Route(handle, 0.01 if late else 60), OffsetTracker(0), 1))
     await (cleaning if late else busy).wait()
     whole.cancel()
     async with asyncio.timeout(WITHIN_S):
@@ -333,9 +333,9 @@ async def test_a_stop_lets_go_of_what_is_just_sent_back() -> None:
         raise ValueError("boom")
 
     owner.failed = failed  # type: ignore[method-assign]
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 60), Book(0), 1))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 60), OffsetTracker(0), 1))
         await sending.wait()
     assert owner.ends == [("released", 0)]
 
@@ -351,33 +351,31 @@ async def test_the_time_of_a_message_that_waits_for_a_thread_does_not_count() ->
     async def handle(message: Message) -> None:
         await asyncio.sleep(60)
 
-    lanes = Lanes(owner, 1, None)
-    async with running(lanes):
-        lanes.put(works(Route(handle, 1e-6, queued), Book(0), 1))
+    pool = WorkerPool(owner, 1, None)
+    async with running(pool):
+        pool.put(works(Route(handle, 1e-6, queued), OffsetTracker(0), 1))
         await owner.until(1)
     assert looked == 5 and owner.ends == [("failed", 0)]
 
 
 async def test_what_waits_for_its_turn_is_let_go_with_its_partition() -> None:
     """It has not begun: it is neither done nor failed."""
-    owner, turn, waiting, going, staying = Owner(), asyncio.Event(), set[int](), Book(0), Book(0)
+    owner, turn, waiting, going, staying = Owner(), asyncio.Event(), set[int](), OffsetTracker(0), OffsetTracker(0)
 
     async def handle(message: Message) -> None:
         waiting.add(message.record.offset)
         await turn.wait()
         waiting.remove(message.record.offset)
 
-    lanes = Lanes(owner, 3, 1)
-    async with running(lanes):
+    pool = WorkerPool(owner, 3, 1)
+    async with running(pool):
         route = Route(handle, 60, lambda message: message.record.offset in waiting)
-        lanes.put(
-            [*works(route, going, 2, "a"), *works(route, going, 1, "b", 100), *works(route, staying, 1, "c", 200)]
-        )
+        pool.put([*works(route, going, 2, "a"), *works(route, going, 1, "b", 100), *works(route, staying, 1, "c", 200)])
         while len(waiting) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        lanes.release([going])
-        assert await lanes.finish([going], 10)
+        pool.release([going])
+        assert await pool.finish([going], 10)
         assert sorted(owner.ends) == [("released", 0), ("released", 1), ("released", 100)]
         turn.set()
         await owner.until(4)
-    assert owner.ends[-1] == ("done", 200) and lanes.keys == {}
+    assert owner.ends[-1] == ("done", 200) and pool._keys == {}

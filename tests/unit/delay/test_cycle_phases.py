@@ -22,7 +22,7 @@ STEPS: dict[str, tuple[Phase, Callable[[Cycle], object]]] = {
     "apply": (Phase.COMMANDS, lambda cycle: cycle.apply(NOTHING)),
     "take": (Phase.COMMANDS, lambda cycle: cycle.take(1_000, [], [], True)),
     "follow": (Phase.COMMANDS, lambda cycle: cycle.follow(START, [], [])),
-    "settle": (Phase.DUE, lambda cycle: cycle.settle(())),
+    "decide_files": (Phase.DUE, lambda cycle: cycle.decide_files(())),
     "rest_at": (Phase.DUE, lambda cycle: cycle.rest_at(KEY)),
     "defer": (Phase.DUE, lambda cycle: cycle.defer((KEY, b""), DeferredMessage(KEY, None, 0, "expired"))),
     "entry": (Phase.DUE, lambda cycle: cycle.entry(1_000)),

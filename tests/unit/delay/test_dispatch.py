@@ -163,7 +163,7 @@ def test_partitions_without_leader_keep_their_keys_waiting_without_an_attempt(tm
 
 def test_a_cycle_waits_for_look_ups_for_a_small_part_of_the_time(tmp_path: Path) -> None:
     class Silent(Choosy):
-        async def look_at(self, topics: Collection[str]) -> None:
+        async def look_up_topics(self, topics: Collection[str]) -> None:
             await asyncio.Event().wait()
 
     async def test() -> None:

@@ -30,7 +30,7 @@ def wanted(*windows: int) -> dict[int, ImportRecord]:
 
 def candidates(*windows: int) -> Candidates:
     made = Candidates(POLICY, lambda offset: f"file {offset} waits")
-    made.take(wanted(*windows))
+    made.add_new(wanted(*windows))
     return made
 
 
@@ -41,9 +41,9 @@ def test_nothing_is_decided_of_files_that_nothing_is_known_of() -> None:
 def test_what_is_new_is_taken_once() -> None:
     some = wanted(5, 6, 7)
     made = Candidates(POLICY, str)
-    assert [one.offset for one in made.take({0: some[0]})] == [0]
-    assert [one.offset for one in made.take(some)] == [1, 2]
-    assert made.take(some) == []
+    assert [one.offset for one in made.add_new({0: some[0]})] == [0]
+    assert [one.offset for one in made.add_new(some)] == [1, 2]
+    assert made.add_new(some) == []
 
 
 def test_a_file_is_imported_refused_or_put_off_by_what_was_said_last() -> None:

@@ -10,7 +10,7 @@ import pytest
 from duemq.model.errors import Rejected
 from duemq.model.messages.ids import IdCodec
 from duemq.model.messages.import_command import HEADER, MAX_ROWS, ImportCommand, import_frame, shard_of_content
-from duemq.model.messages.plain import Malformed, RecordPosition, command_of
+from duemq.model.messages.plain import MalformedRecord, RecordPosition, command_of
 from duemq.model.messages.record import StoredRecord, pack_record
 from duemq.model.timing import WINDOW_MS
 
@@ -77,11 +77,11 @@ def test_a_file_belongs_to_the_shard_of_its_content() -> None:
     shard = shard_of_content(SHA, 4)
     assert meant(import_frame(GOOD), shard, 4) == GOOD
     wrong = meant(import_frame(GOOD), (shard + 1) % 4, 4)
-    assert isinstance(wrong, Malformed) and f"belongs to partition {shard}" in wrong.reason
+    assert isinstance(wrong, MalformedRecord) and f"belongs to partition {shard}" in wrong.reason
 
 
 def test_other_headers_do_not_go_with_it() -> None:
     frame = pack_record(None, ((HEADER, GOOD.encode()), ("duemq-topic", b"orders")), b"")
     wrong = meant(frame, 0, None)
-    assert isinstance(wrong, Malformed) and "duemq-topic does not go with duemq-import" in wrong.reason
+    assert isinstance(wrong, MalformedRecord) and "duemq-topic does not go with duemq-import" in wrong.reason
     assert meant(pack_record(None, ((HEADER, GOOD.encode()), ("traceparent", b"00")), b""), 0, None) == GOOD

@@ -46,7 +46,7 @@ def test_deliveries_are_counted_the_same_whether_one_at_a_time_or_many(part: int
     noted, added = Lateness(), Lateness()
     for start in range(0, len(dues), part):
         some = dues[start : start + part]
-        noted.note([make_key(due, 0, 0) for due in some], 1_000 + start)
+        noted.observe([make_key(due, 0, 0) for due in some], 1_000 + start)
         added.add(1_000 + start - np.array(some))
     noted.count()
     assert (noted.buckets == added.buckets).all() and noted.at_ms == 1_000 + start
@@ -96,11 +96,11 @@ def test_a_bucket_has_the_id_of_a_message_that_it_counts() -> None:
     lateness, now = Lateness(), FIRST_DUE + 60_000
     (first, first_row), (second, second_row), (third, third_row) = map(row, (1, 2, 3))
     moved = change_row(first_row, due=FIRST_DUE + 59_997)
-    lateness.note([make_key(FIRST_DUE + 59_997, 9, 0)], now, moved)
-    lateness.note([make_key(FIRST_DUE + 59_996, 8, 0)], now + 999, second_row)
+    lateness.observe([make_key(FIRST_DUE + 59_997, 9, 0)], now, moved)
+    lateness.observe([make_key(FIRST_DUE + 59_996, 8, 0)], now + 999, second_row)
     late_ms = {example.id: example.late_ms for example in lateness.examples.values()}
     assert late_ms == {first: 3, second: 1003}, "the id stays when a message is moved"
-    lateness.note([make_key(FIRST_DUE + 60_997, 7, 0)], now + 999 + 1, third_row)
+    lateness.observe([make_key(FIRST_DUE + 60_997, 7, 0)], now + 999 + 1, third_row)
     assert {example.id for example in lateness.examples.values()} == {second, third}, "a new one after a second"
 
 
@@ -111,7 +111,7 @@ def test_exemplars_are_shown_in_openmetrics_alone() -> None:
 
     lateness = Lateness()
     id_, its_row = row(1)
-    lateness.note([make_key(FIRST_DUE, 1, 0)], FIRST_DUE + 4, its_row)
+    lateness.observe([make_key(FIRST_DUE, 1, 0)], FIRST_DUE + 4, its_row)
     text = generate_openmetrics(Shown()).decode()  # type: ignore[no-untyped-call]
     lines = [line for line in text.splitlines() if "#" in line[1:]]
     assert lines == [

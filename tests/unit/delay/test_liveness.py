@@ -28,23 +28,23 @@ class Watch:
 def test_a_shard_that_does_not_go_on_is_stuck_until_it_does() -> None:
     watch = Watch()
     watch.now = watch.shards[1].pulse = LIMIT_S
-    assert watch.liveness.look() == {}
+    assert watch.liveness.check() == {}
     watch.now = LIMIT_S + 1
-    assert watch.liveness.look() == {0: LIMIT_S + 1}
+    assert watch.liveness.check() == {0: LIMIT_S + 1}
     watch.shards[0].pulse = watch.now
-    assert watch.liveness.look() == {}
+    assert watch.liveness.check() == {}
 
 
 def test_time_in_which_something_else_holds_it_up_does_not_count() -> None:
     watch = Watch()
     watch.held_up = True
     watch.now = 10 * LIMIT_S
-    assert watch.liveness.look() == {}
+    assert watch.liveness.check() == {}
     watch.held_up = False
     watch.now += LIMIT_S
-    assert watch.liveness.look() == {}, "it is given the whole time anew"
+    assert watch.liveness.check() == {}, "it is given the whole time anew"
     watch.now += 1
-    assert watch.liveness.look().keys() == {0, 1}
+    assert watch.liveness.check().keys() == {0, 1}
 
 
 @pytest.mark.parametrize("state", [ShardState.REBUILDING, ShardState.STOPPED, ShardState.CLOSED])
@@ -52,9 +52,9 @@ def test_a_shard_without_work_is_not_stuck(state: ShardState) -> None:
     watch = Watch()
     watch.shards[0].state = state
     watch.now = LIMIT_S + 1
-    assert watch.liveness.look().keys() == {1}
+    assert watch.liveness.check().keys() == {1}
     watch.shards[0].state = ShardState.FOLLOWING
     watch.now += LIMIT_S
-    assert watch.liveness.look().keys() == {1}
+    assert watch.liveness.check().keys() == {1}
     watch.now += 1
-    assert watch.liveness.look().keys() == {0, 1}
+    assert watch.liveness.check().keys() == {0, 1}

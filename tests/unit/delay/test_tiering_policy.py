@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duemq.delay.tiering import tiering_policy
-from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
+from duemq.delay.tiering.tiering_policy import QuietWindows, TieringPolicy, runs_of
 from duemq.model.messages.key import make_key
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
@@ -114,7 +114,7 @@ def test_a_dropped_message_counts_once_and_is_forgotten_with_its_window() -> Non
 
 
 def test_windows_settle_once_they_hardly_grow() -> None:
-    tracker = SettleTracker(10)
+    tracker = QuietWindows(10)
     assert tracker.among({1: 1_000, 2: 1_000}, 0) == []
     assert tracker.among({1: 1_010, 2: 1_011}, 9) == []
     assert tracker.among({1: 1_010, 2: 1_011}, 10) == [1]
@@ -128,7 +128,7 @@ def test_windows_settle_once_they_hardly_grow() -> None:
 def test_one_run_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiering_policy, "_MAX_WINDOWS", 2)
     monkeypatch.setattr(tiering_policy, "_MAX_ROWS", 100)
-    tracker = SettleTracker(0)
+    tracker = QuietWindows(0)
     assert tracker.among({3: 10, 1: 10, 2: 10}, 0) == [1, 2]
     assert tracker.among({1: 60, 2: 41}, 0) == [1]
     assert tracker.among({1: 1_000, 2: 1}, 0) == [1]

@@ -17,10 +17,10 @@ def entry(number: int, at: int, topics: Iterable[str] | None) -> Entry:
 
 def test_the_topics_of_the_last_hour_are_known() -> None:
     written = WrittenTopics(entry(7, 0, ["old"]))
-    written.note(entry(8, HOUR_MS // 2, ["a"]))
-    written.note(entry(9, HOUR_MS, []))
+    written.record(entry(8, HOUR_MS // 2, ["a"]))
+    written.record(entry(9, HOUR_MS, []))
     assert written.names() == {"old", "a"}
-    written.note(entry(10, HOUR_MS + 1, ["b"]))
+    written.record(entry(10, HOUR_MS + 1, ["b"]))
     assert written.names() == {"a", "b"}
 
 
@@ -31,9 +31,9 @@ def test_a_shard_without_entries_has_written_to_none() -> None:
 def test_an_entry_of_an_older_duemq_leaves_them_unknown_for_an_hour() -> None:
     written = WrittenTopics(entry(7, 0, None))
     assert written.names() is None
-    written.note(entry(8, HOUR_MS - 1, ["a"]))
+    written.record(entry(8, HOUR_MS - 1, ["a"]))
     assert written.names() is None
-    written.note(entry(9, HOUR_MS, ["b"]))
+    written.record(entry(9, HOUR_MS, ["b"]))
     assert written.names() == {"a", "b"}
 
 
@@ -41,8 +41,8 @@ def test_of_too_many_topics_none_is_forgotten_without_saying_so() -> None:
     written = WrittenTopics(START)
     for number in range(_MAX_TOPICS + 1):
         assert written.names() is not None
-        written.note(entry(number, 5, [f"topic-{number}"]))
-    assert written.names() is None and len(written.written_at) == _MAX_TOPICS
+        written.record(entry(number, 5, [f"topic-{number}"]))
+    assert written.names() is None and len(written._written_at) == _MAX_TOPICS
 
 
 def test_an_entry_lists_its_topics_unless_they_are_too_many() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterState
+from duemq.delay.node_states import EFFECTS, NODE, Condition, NodePhase
 from duemq.delay.shard.states import SHARD, ShardState
-from duemq.delay.states import EFFECTS, NODE, Condition, NodePhase
 from duemq.election.base import NodeState
 from duemq.model.log.job import JOB, JobState
 from duemq.model.state_table import IllegalStep, StateTable
@@ -26,7 +26,7 @@ The state of a shard on one node (`delay/shard/states.py`). `duemq cluster` and 
 shard; the metrics `duemq_shard_master` and `duemq_shard_stopped` are 1 if a node leads a shard or stopped it. Each
 step is a log line with `action` `state` at level `debug`."""),
     "Node": (NODE, NodePhase, """\
-The life of a node (`delay/states.py`). A disk or a log that fails closes the node and opens it again, as after a
+The life of a node (`delay/node_states.py`). A disk or a log that fails closes the node and opens it again, as after a
 crash."""),
     "Import": (IMPORT_STATES, ImportState, """\
 A file of messages (`storage/shard/records.py`). `GET /v1/imports/{id}` shows `pending`, `imported` or `rejected`; a

@@ -13,7 +13,7 @@ from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.messages.import_command import ImportCommand
 from duemq.storage.keyspace import IMPORT
 from duemq.storage.shard.records import IMPORTED, PENDING, REJECTED, ImportRecord, ImportRecords
-from duemq.web.reply import in_slices
+from duemq.web.json_response import in_slices
 
 COUNT = 2_300
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from duemq.bus.partitioner import partition_of
-from duemq.proxy.gateway.shard_router import ByKey, LeastLatency, RoundRobin, selection_of
+from duemq.proxy.gateway.shard_router import ByKey, LeastLatency, RoundRobin, router_of
 
 
 def test_round_robin_takes_every_shard_in_turn() -> None:
@@ -18,7 +18,7 @@ def test_a_key_has_one_shard_and_the_keyless_take_turns() -> None:
     keys = [b"%d" % number for number in range(100)]
     assert [selection.pick(key) for key in keys] == [partition_of(key, 4) for key in keys]
     assert [selection.pick() for _ in range(4)] == [0, 1, 2, 3]
-    assert selection.ordered and not selection_of("round_robin", 2).ordered
+    assert selection.ordered and not router_of("round_robin", 2).ordered
 
 
 class Shards:

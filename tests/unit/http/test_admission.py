@@ -123,16 +123,16 @@ def test_large_bodies_and_pages_that_nobody_reads_leave_room_for_small_bodies() 
     def share() -> Share:
         return admission.enter({"path": "/v1/messages"})
 
-    share().take_body(32 * MIB)
+    share().reserve_body(32 * MIB)
     share().take(15 * MIB)
-    for take in (share().take_body, share().take):
+    for take in (share().reserve_body, share().take):
         with pytest.raises(Unavailable):
             take(2 * MIB)
     small = [share() for _ in range(64)]
     for each in small:
-        each.take_body(256 << 10)
+        each.reserve_body(256 << 10)
     with pytest.raises(Unavailable):
-        share().take_body(2 * MIB)
+        share().reserve_body(2 * MIB)
     assert admission.left == MIB
     for each in small:
         each.close()
@@ -222,7 +222,7 @@ def test_a_body_that_was_refused_takes_nothing_of_what_strangers_share() -> None
         stranger = admission.enter({"path": "/console/login"})
         stranger.count_as_stranger("10.0.0.1")
         with pytest.raises(Unavailable, match="max_inflight_bytes"):
-            stranger.take_body(4096)
+            stranger.reserve_body(4096)
         stranger.close()
     held.close()
     assert (admission.bytes, admission.strangers.bytes, admission.strangers.requests) == (0, 0, 0)
@@ -241,7 +241,7 @@ def test_strangers_of_several_addresses_share_one_pool() -> None:
         shares.pop().close()
         last.count_as_stranger("10.1.0.0")
         with pytest.raises(Unavailable):
-            last.take_body(STRANGERS_BYTES + 1)
+            last.reserve_body(STRANGERS_BYTES + 1)
         for share in (*shares, last):
             share.close()
         assert (admission.requests, admission.bytes, admission.strangers.requests) == (0, 0, 0)

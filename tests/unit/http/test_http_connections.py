@@ -95,9 +95,9 @@ def test_who_is_idle_is_closed_in_its_time(change: dict[str, Any], closed_after:
     for name, value in change.items():
         setattr(fake, name, value)
     added(connections, fake)
-    connections.look(closed_after)
+    connections.close_overdue(closed_after)
     assert not fake.closed
-    connections.look(closed_after + 0.1)
+    connections.close_overdue(closed_after + 0.1)
     assert fake.closed and len(connections) == 0
 
 
@@ -106,11 +106,11 @@ def test_who_is_served_may_take_as_long_as_it_takes_but_for_its_body() -> None:
     poll, upload = Fake(0), Fake(0)
     upload.sends_body = True
     added(connections, poll, upload, served=True)
-    connections.look(60)
+    connections.close_overdue(60)
     assert not upload.closed
-    connections.look(61)
+    connections.close_overdue(61)
     assert upload.closed
-    connections.look(1e6)
+    connections.close_overdue(1e6)
     assert not poll.closed
 
 
@@ -141,9 +141,9 @@ def test_what_is_unsent_is_bounded_and_the_log_counts(caplog: pytest.LogCaptureF
         fake.unread_since = 0.5
         connections.does_not_read(cast(Any, fake))
     with caplog.at_level("INFO"):
-        connections.look(1)
+        connections.close_overdue(1)
         assert [fake.closed for fake in fakes] == [True, True, False]
-        connections.look(2)
+        connections.close_overdue(2)
     assert [record.getMessage() for record in caplog.records] == [
         "2 connections were closed: the client does not read its answer, and too much is unsent"
     ]

@@ -19,8 +19,8 @@ from duemq.proxy.api.endpoint import Router, route_path
 from duemq.proxy.table import ENDPOINTS
 from duemq.web.connection.connections import ConnectionLimits, Connections
 from duemq.web.connection.exchange import respond
-from duemq.web.connection.protocol import HttpConnection, connection_class
-from duemq.web.reply import JsonResponse
+from duemq.web.connection.protocol import HttpProtocol, connection_class
+from duemq.web.json_response import JsonResponse
 from tests.support.http.raw_site import until
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -51,7 +51,7 @@ class KeptWrites(asyncio.Transport):
         pass
 
 
-def connected(app: ASGIApp, keep_alive_s: int = 75) -> tuple[HttpConnection, KeptWrites]:
+def connected(app: ASGIApp, keep_alive_s: int = 75) -> tuple[HttpProtocol, KeptWrites]:
     """A connection of a server with this application."""
     made = connection_class(Connections(ConnectionLimits()))
     config = uvicorn.Config(

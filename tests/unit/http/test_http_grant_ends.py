@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from duemq.cluster.admin.jobs import Jobs
-from duemq.model.log.job import Job, JobEvent, JobState, Order, Position, new_id
+from duemq.model.log.job import Job, JobEvent, JobState, Order, PlanPosition, new_id
 from duemq.model.messages.record import pack_record
 from duemq.proxy.gateway.base import Gateway, MessagePage
 from duemq.proxy.jobs.runner import JobRunner
@@ -173,7 +173,7 @@ def test_a_job_is_paused_when_the_key_that_began_it_ends_and_says_so(kind: str) 
         grant = await grant_of(site, kind)
         by = grant.headers["Authorization"].split("_")[1]
         order = Order("cancel", {"topic": "orders"}, 0.01)
-        mine, of_settings = (Job(new_id(site.now + n), order, site.now, who, 0, Position(0)) for n, who in
+        mine, of_settings = (Job(new_id(site.now + n), order, site.now, who, 0, PlanPosition(0)) for n, who in
                              enumerate((by, "settings")))  # fmt: skip
         await jobs.add(mine)
         await jobs.add(of_settings)

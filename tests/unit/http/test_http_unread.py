@@ -23,7 +23,7 @@ from duemq.proxy.openapi import describe
 from duemq.proxy.table import ENDPOINTS
 from duemq.web import open_files
 from duemq.web.connection.connections import DRAINING
-from duemq.web.server import Stop
+from duemq.web.server import ServerStop
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import ORDER, Ask, FakeGateway, app_over, refused, with_app
 
@@ -299,15 +299,15 @@ def test_as_many_files_as_may_be(
 
 
 def test_a_stop_is_heard_at_once_and_comes_when_it_is_time() -> None:
-    stop = Stop()
+    stop = ServerStop()
     stop.ask()
     assert stop.request.is_set() and stop.is_set()
-    stop = Stop()
+    stop = ServerStop()
     stop.drains = True
     stop.ask()
     assert stop.request.is_set() and not stop.is_set()
     stop.ask()
     assert stop.is_set()
-    stop = Stop()
+    stop = ServerStop()
     stop.set()
     assert stop.request.is_set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duemq.client.consumer.retry.policy import Dead, Levels, Reject, RetryLater, Wait, decide
+from duemq.client.consumer.retry.policy import DeadLetter, Levels, Reject, RetryLater, Wait, decide
 from duemq.client.idempotency.base import Busy, InDoubt
 from duemq.client.idempotency.memory import MemoryStore
 from duemq.client.idempotency.once import once
@@ -101,8 +101,8 @@ async def test_who_meets_another_process_comes_back_when_its_lease_is_over(world
 
 
 async def test_what_is_in_doubt_goes_to_the_dead_letters(world: World) -> None:
-    assert decide(InDoubt("x"), Levels(), 0) == Dead("in_doubt")
-    assert decide(Reject("x"), Levels(), 0) == Dead("rejected")
+    assert decide(InDoubt("x"), Levels(), 0) == DeadLetter("in_doubt")
+    assert decide(Reject("x"), Levels(), 0) == DeadLetter("rejected")
 
 
 async def test_a_handler_slower_than_its_lease_is_begun_again_and_says_so(

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.log.job import ENDED, MAX_REASONS, Job, JobEvent, JobState, Order, Position, is_id, new_id
+from duemq.model.log.job import ENDED, MAX_REASONS, Job, JobEvent, JobState, Order, PlanPosition, is_id, new_id
 from duemq.model.messages.row_notes import same_job
 from duemq.model.state_table import IllegalStep
 from duemq.proxy.jobs.pacer import Pacer
 
-JOB = Job("a" * 12, Order("redrive", {"dead_from": 5}, 2000.0), 7, "me", 3, Position(3))
+JOB = Job("a" * 12, Order("redrive", {"dead_from": 5}, 2000.0), 7, "me", 3, PlanPosition(3))
 
 
 @given(st.lists(st.sampled_from(list(JobEvent)), max_size=6))
@@ -41,7 +41,7 @@ outcomes = st.lists(
 def test_every_entry_is_counted_once_and_reasons_are_bounded(batches: list[list[tuple[str, str]]]) -> None:
     job = JOB
     for at, batch in enumerate(batches):
-        job = job.settle(Counter(batch), Position(3, 0, at))
+        job = job.with_outcomes(Counter(batch), PlanPosition(3, 0, at))
     everything = [one for batch in batches for one in batch]
     assert job.counted == len(everything)
     assert job.done == sum(what == "done" for what, _ in everything)
@@ -55,12 +55,12 @@ def test_a_job_needs_work_until_all_that_was_begun_is_counted() -> None:
     assert JOB.needs_work and not cancelled.needs_work
     begun = Job.from_value(cancelled.value() | {"claimed": 3})
     assert begun.needs_work and begun.state is JobState.CANCELLED
-    assert not begun.settle(Counter({("done", ""): 2, ("failed", "x"): 1}), Position(3)).needs_work
+    assert not begun.with_outcomes(Counter({("done", ""): 2, ("failed", "x"): 1}), PlanPosition(3)).needs_work
 
 
 def test_tags_tell_job_and_step() -> None:
     id_ = new_id(1_795_255_200_000)
-    other = Job(id_, JOB.order, 7, "me", 3, Position(3))
+    other = Job(id_, JOB.order, 7, "me", 3, PlanPosition(3))
     assert is_id(id_) and other.tag(4) == f"{id_}/4"
     assert same_job(other.tag(4), other.tag(5)) and not same_job(other.tag(4), JOB.tag(4))
     assert not same_job("", other.tag(1))

@@ -14,7 +14,7 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.shards.shard_reader import Query
 from duemq.cluster.topics.internal_topics import create_logs
 from duemq.model.errors import Rejected, StoreFailed
-from duemq.model.log.job import Job, Order, Position, new_id
+from duemq.model.log.job import Job, Order, PlanPosition, new_id
 from duemq.proxy.gateway.base import Gateway, MessagePage
 from duemq.proxy.jobs.runner import JobRunner
 from tests.support.virtual_loop import VirtualLoop
@@ -48,7 +48,7 @@ def test_a_log_that_takes_nothing_is_asked_at_growing_pauses_and_logged_once(
         await admin.log.ready.wait()
         monkeypatch.setattr(admin.jobs, step, refuse)
         order = Order("cancel", {"topic": "x"}, None)
-        await admin.jobs.add(Job(new_id(NOW), order, NOW, "settings", 0, Position(0)))
+        await admin.jobs.add(Job(new_id(NOW), order, NOW, "settings", 0, PlanPosition(0)))
         await asyncio.sleep(60)
         for task in tasks:
             task.cancel()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.model.log.job import Job, Order, Position, new_id
+from duemq.model.log.job import Job, Order, PlanPosition, new_id
 from duemq.model.messages.message import Draft
 from duemq.model.messages.names import PURGES
 from duemq.model.messages.record import pack_record
@@ -31,7 +31,7 @@ def test_large_letters_are_redriven_a_mib_at_a_time_each_once_and_in_order() -> 
         payloads = [b"%d" % number * 300_000 for number in range(10)]
         frames = [pack_record(None, (("duemq-topic", b"orders"), ("duemq-reason", b"x")), one) for one in payloads]
         await bus.append({(SOURCE, 0): [frames[0], pack_record(None, (), b"of no topic"), *frames[1:]]})
-        job = Job(new_id(NOW), Order("redrive", {}, None, source=SOURCE), NOW, "test", 0, Position(0))
+        job = Job(new_id(NOW), Order("redrive", {}, None, source=SOURCE), NOW, "test", 0, PlanPosition(0))
         entries = [f"0:{offset}" for offset in (*range(8), 9, 10, 99)]
         outcomes = await TopicWork(cast(Gateway, SimpleNamespace(bus=bus, send=send)), 0).do(job, 0, entries)
         expected = [payload for number, payload in enumerate(payloads) if number != 7]
@@ -50,7 +50,7 @@ def test_a_purge_leaves_a_mark_that_is_no_reader_and_that_an_older_job_does_not_
         await bus.append({(SOURCE, 0): [pack_record(None, (), b"x")] * 3})
         work = TopicWork(cast(Gateway, SimpleNamespace(bus=bus)), 0)
         for began in (NOW, NOW - 1):
-            job = Job(new_id(NOW), Order("purge", {}, None, source=SOURCE), began, "test", 0, Position(0))
+            job = Job(new_id(NOW), Order("purge", {}, None, source=SOURCE), began, "test", 0, PlanPosition(0))
             assert await work.do(job, 0, ["0:1"]) == [("done", "")]
             assert await bus.get_consumer_cursor(SOURCE, PURGES) == b"%d" % NOW
         assert await bus.start_offset(SOURCE, 0) == 2 and await bus.readers(SOURCE) == []

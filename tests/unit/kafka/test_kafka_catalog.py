@@ -12,7 +12,7 @@ from aiokafka import errors
 
 from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, WriteRefused
 from duemq.bus.kafka.fetch.ends import LogEnds
-from duemq.bus.kafka.fetch.reader import Reader
+from duemq.bus.kafka.fetch.reader import BrokerReader
 from duemq.bus.kafka.fetch.runs import RunPart
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.requests.wire import Wire
@@ -158,7 +158,7 @@ def test_a_catalog_hears_of_trouble_at_once_and_looks_again_until_it_is_over() -
         }  # fmt: skip
         catalog = Catalog(cast(Wire, brokers))
         assert catalog.last("t") is None
-        assert await catalog.look(["t", "nowhere"]) == ["t"]
+        assert await catalog.refresh(["t", "nowhere"]) == ["t"]
         known = catalog.lately("t")
         assert known is not None and (known.partitions, known.max_bytes, known.copies) == (2, 2_000, 3)
         assert known.topic_state.needs_key and not known.topic_state.trouble
@@ -173,7 +173,7 @@ def test_a_catalog_hears_of_trouble_at_once_and_looks_again_until_it_is_over() -
                 known = catalog.last("t")
                 assert known is not None
         del brokers.led["t"]
-        await catalog.look(["t"])
+        await catalog.refresh(["t"])
         assert catalog.last("t") is None
         await catalog.close()
 
@@ -198,7 +198,7 @@ def test_a_topic_that_is_used_all_the_time_is_looked_at_every_five_seconds(monke
         monkeypatch.setattr(catalog_module, "time", clock)
         monkeypatch.setattr("duemq.background.loop._pause", note_pause)
         brokers.led["t"] = [(1, [1, 2])]
-        await catalog.look(["t"])
+        await catalog.refresh(["t"])
         for _ in range(100):
             clock.now += 0.25
             catalog.last("t")
@@ -222,15 +222,15 @@ def test_a_catalog_forgets_topics_that_are_gone_and_those_that_nobody_uses(monke
         monkeypatch.setattr(catalog_module, "time", clock)
         brokers.led = {topic: [(1, [1, 2])] for topic in ("deleted", "unused", "used")}
         catalog = Catalog(cast(Wire, brokers), gone.append)
-        await catalog.look(["deleted", "unused", "used", "nowhere"])
+        await catalog.refresh(["deleted", "unused", "used", "nowhere"])
         assert gone == ["nowhere"]
         del brokers.led["deleted"]
         catalog.forget("deleted")  # a commit heard of it
-        await catalog.look(["deleted"])
+        await catalog.refresh(["deleted"])
         assert gone == ["nowhere", "deleted"]
         for _ in range(62):
             clock.now += 60.0
-            await catalog.look(["used"])
+            await catalog.refresh(["used"])
         assert gone == ["nowhere", "deleted", "unused"]
         assert catalog.last("unused") is None and catalog.last("used") is not None
         await catalog.close()
@@ -248,20 +248,20 @@ def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch
         def new() -> set[str]:
             return {topic for topic in brokers.led if (known := catalog.last(topic)) and known.topic_state.is_new}
 
-        await catalog.look(None)
+        await catalog.refresh(None)
         assert new() == set(), "all were there when this process began"
         gone = brokers.led.pop("deleted")
-        await catalog.look(["deleted", "made"])
+        await catalog.refresh(["deleted", "made"])
         brokers.led |= {"deleted": gone, "made": [(2, [2, 3])]}
-        await catalog.look(["deleted", "made", "old"])
+        await catalog.refresh(["deleted", "made", "old"])
         assert new() == {"deleted", "made"}
         clock.now += 1.9
-        await catalog.look(["deleted", "made", "old"])
+        await catalog.refresh(["deleted", "made", "old"])
         assert new() == {"deleted", "made"}
         clock.now += 0.2
         assert new() == set()
-        await catalog.look([f"nowhere-{number}" for number in range(2_000)])
-        assert len(catalog.missing) == 1_000
+        await catalog.refresh([f"nowhere-{number}" for number in range(2_000)])
+        assert len(catalog._missing) == 1_000
         await catalog.close()
 
     asyncio.run(test())
@@ -270,7 +270,7 @@ def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch
 def test_what_is_kept_of_a_topic_that_is_gone_is_not_read_from_the_next_one() -> None:
     async def test() -> None:
         ends = LogEnds()
-        reader, asked = Reader(cast(Wire, None), ends.set), list[int]()
+        reader, asked = BrokerReader(cast(Wire, None), ends.set), list[int]()
         old, new = (
             [StoredRecord(0, 1, b"old"), StoredRecord(1, 1, b"older")],
             [StoredRecord(0, 2, b"new"), StoredRecord(1, 2, b"newer")],

@@ -13,10 +13,10 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from duemq.bus.kafka.aiokafka_internals import client_of, mend_requests
-from duemq.client.consumer.kafka.publisher import Returns
+from duemq.bus.kafka.aiokafka_internals import mend_requests
 from duemq.client.consumer.kafka.rebalance import Rebalance
-from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
+from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
@@ -91,7 +91,7 @@ def test_a_request_on_a_connection_that_was_just_closed_is_a_kafka_error() -> No
 async def consume() -> None:
     async def nothing(_: Any) -> None: ...
 
-    source = Source("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
+    source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
     try:
         await client_of(source.kafka).send(1, None)
     finally:
@@ -99,12 +99,12 @@ async def consume() -> None:
 
 
 async def send_back() -> None:
-    returns = Returns("g", "127.0.0.1:1", ConsumerOptions())
-    producer = await returns.open()
+    publisher = RetryPublisher("g", "127.0.0.1:1", ConsumerOptions())
+    producer = await publisher._open()
     try:
         await producer.client.send(1, None)
     finally:
-        await returns.stop()
+        await publisher.stop()
 
 
 async def measure_lag() -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
+from duemq.bus.kafka.produce.decisions import NONE, Decisions, LastTransaction
 
 P, Q = ("a", 0), ("b", 0)
 
 
-def committed(producer_id: int = 7) -> Last:
-    return Last(producer_id, began=True, over=True, commits=True)
+def committed(producer_id: int = 7) -> LastTransaction:
+    return LastTransaction(producer_id, began=True, over=True, commits=True)
 
 
-def aborted(producer_id: int = 7) -> Last:
-    return Last(producer_id, began=True, over=True, commits=False)
+def aborted(producer_id: int = 7) -> LastTransaction:
+    return LastTransaction(producer_id, began=True, over=True, commits=False)
 
 
-def nothing(producer_id: int = 7) -> Last:
+def nothing(producer_id: int = 7) -> LastTransaction:
     """What the coordinator says once the next producer has begun."""
-    return Last(producer_id, began=False, over=True, commits=False)
+    return LastTransaction(producer_id, began=False, over=True, commits=False)
 
 
 def test_the_coordinators_word_counts_while_it_is_known() -> None:

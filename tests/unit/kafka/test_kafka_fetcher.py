@@ -1,4 +1,4 @@
-"""What `Tails` asks of a broker that holds each fetch back until there is something, in virtual time."""
+"""What `Fetcher` asks of a broker that holds each fetch back until there is something, in virtual time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from aiokafka import errors
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from duemq.bus.kafka.fetch.fetcher import Tails
+from duemq.bus.kafka.fetch.fetcher import Fetcher
 from duemq.bus.kafka.requests.wire import FetchedRecords, Wire
 from duemq.model.messages.record import Partition
 from tests.support.virtual_loop import VirtualLoop
@@ -80,20 +80,20 @@ def _batch(offset: int) -> bytes:
     return bytes(raw)
 
 
-def following(partitions: int, scenario: Callable[[Broker, Tails, list[Partition]], Awaitable[None]]) -> None:
+def following(partitions: int, scenario: Callable[[Broker, Fetcher, list[Partition]], Awaitable[None]]) -> None:
     """Run a scenario with readers of so many partitions, each of whom has read all that there is."""
 
     async def run() -> None:
         broker = Broker()
-        tails = Tails(cast(Wire, broker), 1 << 20, lambda grown: broker.woken.set(), lambda where: 0)
+        fetcher = Fetcher(cast(Wire, broker), 1 << 20, lambda grown: broker.woken.set(), lambda where: 0)
         everything = [("t", number) for number in range(partitions)]
         for where in everything:
-            tails.follow(where, 0)
-            tails.read(where, 0, 100, 1 << 20)
-        pump = asyncio.create_task(tails.run())
+            fetcher.follow(where, 0)
+            fetcher.read(where, 0, 100, 1 << 20)
+        pump = asyncio.create_task(fetcher.run())
         try:
             await asyncio.sleep(0.1)
-            await scenario(broker, tails, everything)
+            await scenario(broker, fetcher, everything)
         finally:
             pump.cancel()
             await asyncio.wait([pump])
@@ -103,7 +103,7 @@ def following(partitions: int, scenario: Callable[[Broker, Tails, list[Partition
 
 
 def test_partitions_nothing_comes_to_are_asked_for_by_one_fetch_twice_a_second() -> None:
-    async def scenario(broker: Broker, tails: Tails, everything: list[Partition]) -> None:
+    async def scenario(broker: Broker, fetcher: Fetcher, everything: list[Partition]) -> None:
         await asyncio.sleep(10)
         assert 20 <= len(broker.asked) <= 21
         assert all(asked == everything for asked in broker.asked)
@@ -116,7 +116,7 @@ def test_partitions_nothing_comes_to_are_asked_for_by_one_fetch_twice_a_second()
 def test_a_reader_of_one_of_many_partitions_waits_for_no_other_fetch_to_end(partitions: int, pause_ms: int) -> None:
     """Each partition that is read leaves the fetch that waits for all, and waits in one of its own."""
 
-    async def scenario(broker: Broker, tails: Tails, everything: list[Partition]) -> None:
+    async def scenario(broker: Broker, fetcher: Fetcher, everything: list[Partition]) -> None:
         loop = asyncio.get_running_loop()
         ends = dict.fromkeys(everything, 0)
         chance, waits = random.Random(1), []
@@ -124,12 +124,12 @@ def test_a_reader_of_one_of_many_partitions_waits_for_no_other_fetch_to_end(part
             where = chance.choice(everything)
             appended_at = loop.time()
             await broker.append(where)
-            while tails.reach(where) == ends[where]:
+            while fetcher.reach(where) == ends[where]:
                 broker.woken.clear()
                 await broker.woken.wait()
             waits.append(loop.time() - appended_at)
             await asyncio.sleep(0.003)  # the reader is at work; the fetch for all others goes on without its partition
-            ends[where] += len(tails.read(where, ends[where], 100, 1 << 20) or ())
+            ends[where] += len(fetcher.read(where, ends[where], 100, 1 << 20) or ())
             await asyncio.sleep(pause_ms / 1000)
         assert max(waits) <= 0.025
         assert sorted(waits)[len(waits) // 2] <= 2 * _TRIP_S
@@ -146,25 +146,25 @@ def test_a_reader_of_one_of_many_partitions_waits_for_no_other_fetch_to_end(part
 def test_a_partition_that_fails_costs_the_others_nothing_and_is_asked_for_ever_more_rarely(error: Any) -> None:
     """`error` None: it has no leader."""
 
-    async def scenario(broker: Broker, tails: Tails, everything: list[Partition]) -> None:
+    async def scenario(broker: Broker, fetcher: Fetcher, everything: list[Partition]) -> None:
         loop, (bad, good) = asyncio.get_running_loop(), everything
         if error is None:
             broker.unled.add(bad)
         else:
             broker.failing[bad] = error
         await asyncio.sleep(1)
-        assert not tails.troubles()
+        assert not fetcher.troubles()
         await asyncio.sleep(9)
-        assert list(tails.troubles()) == [bad]
+        assert list(fetcher.troubles()) == [bad]
         asked, waits = len(broker.asked), []
         for number in range(100):
             appended_at = loop.time()
             await broker.append(good)
-            while tails.reach(good) == number:
+            while fetcher.reach(good) == number:
                 broker.woken.clear()
                 await broker.woken.wait()
             waits.append(loop.time() - appended_at)
-            tails.read(good, number, 100, 1 << 20)
+            fetcher.read(good, number, 100, 1 << 20)
             await asyncio.sleep(0.1)
         assert max(waits) <= 0.025
         assert sum(bad in each for each in broker.asked[asked:]) <= 2 * 10 / 0.9, "it rests for about a second"
@@ -172,6 +172,6 @@ def test_a_partition_that_fails_costs_the_others_nothing_and_is_asked_for_ever_m
         broker.unled.clear()
         await broker.append(bad)
         await asyncio.sleep(2)
-        assert tails.reach(bad) == 1 and not tails.troubles()
+        assert fetcher.reach(bad) == 1 and not fetcher.troubles()
 
     following(2, scenario)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from duemq.bus.base import AppendResult
 from duemq.bus.kafka.fetch.records import decode
-from duemq.bus.kafka.fetch.runs import Run, RunPart
+from duemq.bus.kafka.fetch.runs import FrameRun, RunPart
 from duemq.bus.kafka.frames import to_frame, to_kafka
 from duemq.bus.kafka.produce.batches import append_result, batches_of, too_large
 from duemq.model.messages.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
@@ -80,7 +80,7 @@ def chunk(first: int, end: int, *offsets: int) -> RunPart:
 
 
 def test_a_run_of_chunks_is_read_from_anywhere_and_dropped_from_its_start() -> None:
-    run = Run(5)
+    run = FrameRun(5)
     for part in (chunk(5, 8, 5, 7), chunk(8, 10), chunk(10, 20, 12, 15, 16), chunk(20, 22)):
         run.add(part)
 

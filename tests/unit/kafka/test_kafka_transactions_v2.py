@@ -12,10 +12,10 @@ from aiokafka import errors
 
 from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.acknowledgements import Positions
 from duemq.bus.kafka.produce.batches import batches_of
 from duemq.bus.kafka.produce.failures import translate
-from duemq.bus.kafka.produce.producer import Setup
+from duemq.bus.kafka.produce.producer import ProducerSetup
+from duemq.bus.kafka.produce.transaction_sends import Positions
 from duemq.bus.kafka.produce.v2 import producer as module
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
 from duemq.bus.kafka.requests.transaction_requests import TransactionAbortable
@@ -55,7 +55,7 @@ class Site:
         self.brokers, self.catalog, self.lost = ScriptedBrokers(leaders), Catalog(), 0
         wire: Any = SimpleNamespace(watch=lambda client: None)
         catalog: Any = self.catalog
-        setup = Setup("s", KafkaOptions("127.0.0.1:1"), wire, catalog, ("ledger",), self._on_lost)
+        setup = ProducerSetup("s", KafkaOptions("127.0.0.1:1"), wire, catalog, ("ledger",), self._on_lost)
         self.producer = ProducerV2(setup)
         self.producer.client = self.brokers
 

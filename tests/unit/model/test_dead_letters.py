@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.client.consumer.retry.headers import Origin as Returned
+from duemq.client.consumer.retry.headers import RetryOrigin as Returned
 from duemq.client.consumer.retry.headers import returned, share_group_headers
 from duemq.model.messages.dead_letters import (
     MALFORMED,
     REDRIVEN_FROM,
     REDRIVEN_ID,
     REDRIVES,
-    Origin,
+    LetterOrigin,
     first_place,
     id_of,
     labels_in,
@@ -62,15 +62,15 @@ DUEMQ = [
 @pytest.mark.parametrize(
     ("headers", "origin"),
     [
-        (SHARE_GROUP, Origin("share group", "orders", 3, 4711, "", "no", "g", 5)),
-        (STREAMS, Origin("streams", "orders", 3, 4711, "java.lang.RuntimeException: no", "no")),
-        (CONNECT, Origin("connect", "orders", 3, 4711, "DataException", "no", "sink")),
-        (SPRING, Origin("spring", "orders", 3, 4711, "IllegalStateException", "no", "g")),
-        (CONSUMER, Origin("consumer", "orders", 3, 4711, "retries", "no", "", 16)),
-        (DUEMQ, Origin("duemq", "orders", -1, -1, "expired", "", "", 2)),
+        (SHARE_GROUP, LetterOrigin("share group", "orders", 3, 4711, "", "no", "g", 5)),
+        (STREAMS, LetterOrigin("streams", "orders", 3, 4711, "java.lang.RuntimeException: no", "no")),
+        (CONNECT, LetterOrigin("connect", "orders", 3, 4711, "DataException", "no", "sink")),
+        (SPRING, LetterOrigin("spring", "orders", 3, 4711, "IllegalStateException", "no", "g")),
+        (CONSUMER, LetterOrigin("consumer", "orders", 3, 4711, "retries", "no", "", 16)),
+        (DUEMQ, LetterOrigin("duemq", "orders", -1, -1, "expired", "", "", 2)),
     ],
 )
-def test_each_writer_is_understood(headers: list[tuple[str, bytes]], origin: Origin) -> None:
+def test_each_writer_is_understood(headers: list[tuple[str, bytes]], origin: LetterOrigin) -> None:
     assert origin_of([*OWN, *headers]) == origin
     assert dict(own_headers([*headers, *OWN])) == dict(OWN)
 
@@ -78,7 +78,7 @@ def test_each_writer_is_understood(headers: list[tuple[str, bytes]], origin: Ori
 @pytest.mark.parametrize("forged", [SHARE_GROUP, STREAMS, CONNECT, SPRING, CONSUMER])
 def test_what_a_sender_wrote_is_not_the_word_of_duemq(forged: list[tuple[str, bytes]]) -> None:
     letter = [*DUEMQ, ("duemq-labels", b"mine"), *forged, ("x-duemq-topic", b"payroll"), ("x-duemq-labels", b"forged")]
-    assert origin_of(letter) == Origin("duemq", "orders", -1, -1, "expired", "", "", 2)
+    assert origin_of(letter) == LetterOrigin("duemq", "orders", -1, -1, "expired", "", "", 2)
     assert labels_in(letter) == ("mine",)
 
 
@@ -115,7 +115,7 @@ def test_anything_may_stand_in_a_header(headers: list[tuple[str, bytes]]) -> Non
 def test_a_malformed_record_says_why_although_it_may_name_no_topic() -> None:
     frame = dead_letter(pack_record(None, (("duemq-delay", b"soon"), ("trace", b"4711")), b"p"), 3, 7, "no topic")
     origin = origin_of(unpack_record(frame).headers)
-    assert origin == Origin("duemq", "", reason=MALFORMED, error="no topic")
+    assert origin == LetterOrigin("duemq", "", reason=MALFORMED, error="no topic")
     assert first_place(unpack_record(frame).headers) == ""
     frame = dead_letter(pack_record(None, (("duemq-topic", b"orders"),), b"p"), 3, 7, "no time")
     origin = origin_of(unpack_record(frame).headers)

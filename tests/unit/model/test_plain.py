@@ -24,7 +24,7 @@ from duemq.model.messages.message import (
 from duemq.model.messages.names import of_client, of_return, shard_of_name
 from duemq.model.messages.plain import (
     ByName,
-    Malformed,
+    MalformedRecord,
     RecordPosition,
     change_by_name,
     command_of,
@@ -60,7 +60,7 @@ def scheduled(*pairs: Header, key: bytes | None = None, value: bytes | None = b"
 
 def refusal(*pairs: tuple[str, bytes]) -> str:
     found = meaning(*pairs)
-    assert isinstance(found, Malformed), found
+    assert isinstance(found, MalformedRecord), found
     return found.reason
 
 
@@ -210,9 +210,9 @@ def test_what_a_master_of_an_older_version_accepted_is_read_as_it_was() -> None:
         old = pack_record(None, (TARGET, ("duemq-deliver-at", value)), b"v")
         batch = understand([StoredRecord(7, AT, old)], PLACE, {})
         assert not batch.others and batch.schedules[0] is not None and batch.schedules[0].due == due
-        assert isinstance(understand([StoredRecord(7, AT, old)], PLACE, None).others[7], Malformed)
+        assert isinstance(understand([StoredRecord(7, AT, old)], PLACE, None).others[7], MalformedRecord)
         refused = understand([StoredRecord(7, AT, old)], PLACE, {7: Answer.MALFORMED})
-        assert refused.others == {7: Malformed("the ledger says so")}
+        assert refused.others == {7: MalformedRecord("the ledger says so")}
     foreign = pack_record(None, (TARGET, ("duemq-deliver-at", b"2031-01-01T08:00+01:00[Mars/Olympus]")), b"v")
     assert not understand([StoredRecord(7, AT, foreign)], PLACE, {}).others
 
@@ -266,7 +266,7 @@ def test_no_bytes_do_harm(frame: bytes, timestamp: int, at: int, damage: bytes) 
         fields = read_schedule(meant)
         assert fields is not None
         read_row(row_of(meant, IDS.issue_bytes(1, fields.due, 1), fields))
-    elif isinstance(meant, Malformed):
+    elif isinstance(meant, MalformedRecord):
         letter = unpack_record(dead_letter(frame, 3, 7, meant.reason))
         assert letter.header("duemq-error") == meant.reason.encode()
 
@@ -290,4 +290,4 @@ def test_a_frame_that_is_none_or_full_of_headers_still_makes_a_dead_letter() -> 
     assert (len(letter.headers), letter.value) == (MAX_HEADERS + 4, b"value")
     many = pack_record(None, (TARGET, ("x-delay", b"1"), *[("h", b"")] * (MAX_HEADERS + 1)), b"")
     found = command_of(many, AT, PLACE)
-    assert isinstance(found, Malformed) and "65001 headers are given" in found.reason
+    assert isinstance(found, MalformedRecord) and "65001 headers are given" in found.reason

@@ -26,7 +26,7 @@ from duemq.model.messages.message import (
     read_name,
     read_schedule,
 )
-from duemq.model.messages.plain import ByName, Malformed, RecordPosition, command_of
+from duemq.model.messages.plain import ByName, MalformedRecord, RecordPosition, command_of
 from duemq.model.messages.record import Header, pack_record
 from duemq.model.messages.row import read_row, row_of
 from duemq.pipeline.logs.plain_records import RecordMeaning, metadata, read
@@ -277,7 +277,7 @@ def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | N
     meant = command_of(pack_record(key, pairs, b"v"), at, RecordPosition(SHARD, shards, IDS))
     kinds = {CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive"}
     match meant:
-        case Malformed():
+        case MalformedRecord():
             return RecordMeaning("malformed", reason=meant.reason)
         case ImportCommand():
             return RecordMeaning(

@@ -15,7 +15,7 @@ from duemq.pipeline.bulk_change.requests import MOVE_SCHEMA, ChangeClient, movin
 from duemq.pipeline.bulk_change.slots import Slots
 from duemq.pipeline.columns.past import LONG_PAST
 from duemq.pipeline.logs.server import Server
-from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, PostResult
 from duemq.pipeline.spark_source.posting import answered
 
@@ -46,7 +46,7 @@ def test_a_row_to_send() -> None:
     now = int(time.time() * 1000)
     rows += [row | {"name": "d", "due_ms": PAST}, row | {"name": "e", "due_ms": now - 3_600_000}]
     batch = pa.RecordBatch.from_pylist(rows)
-    found = list(answered([batch], send, Writing(Server())))
+    found = list(answered([batch], send, WriteOptions(Server())))
     assert found == [
         ("a", PostResult(ACCEPTED)),
         ("b", PostResult(REFUSED, f"due_ms: {LOST}")),
@@ -54,7 +54,7 @@ def test_a_row_to_send() -> None:
         ("d", PostResult(REFUSED, f"due_ms: {PAST} {LONG_PAST}")),
         ("e", PostResult(ACCEPTED)),
     ]
-    meant = list(answered([batch], send, Writing(Server(), past=True)))
+    meant = list(answered([batch], send, WriteOptions(Server(), past=True)))
     assert [answer.status for _, answer in meant] == [ACCEPTED, REFUSED, REFUSED, ACCEPTED, ACCEPTED]
 
 

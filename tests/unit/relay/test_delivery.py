@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.retry.headers import Attempt, Origin
-from duemq.client.consumer.retry.policy import Dead, Pause, Policy, Wait, decide
+from duemq.client.consumer.retry.headers import HandlingFailure, RetryOrigin
+from duemq.client.consumer.retry.policy import DeadLetter, Pause, Policy, Wait, decide
 from duemq.model.destinations.destination import read_destination
 from duemq.relay.base import Reply, Result
 from duemq.relay.delivery import Delivery, policy_of
@@ -44,10 +44,12 @@ class Bench:
     async def disable(self, name: str, reason: str) -> None:
         self.disabled.append(reason)
 
-    async def hand(self, reply: Reply | None = None, retried: int = 0, *attempts: Attempt) -> Wait | Dead | str | None:
+    async def hand(
+        self, reply: Reply | None = None, retried: int = 0, *attempts: HandlingFailure
+    ) -> Wait | DeadLetter | str | None:
         """The verdict; the text of a pause; None once it was accepted."""
         self.reply = reply or self.reply
-        message = Message(Plain(), Origin("orders", 0, 1, "id", retried, attempts))
+        message = Message(Plain(), RetryOrigin("orders", 0, 1, "id", retried, attempts))
         try:
             await self.delivery.handle(message)
         except Pause as error:
@@ -67,8 +69,8 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     [
         (Reply(Result.ACCEPTED, "200"), 0, None),
         (Reply(Result.FAILED, "500"), 1, Wait("level", 4)),
-        (Reply(Result.FAILED, "500"), 16, Dead("retries")),
-        (Reply(Result.REJECTED, "400"), 0, Dead("rejected")),
+        (Reply(Result.FAILED, "500"), 16, DeadLetter("retries")),
+        (Reply(Result.REJECTED, "400"), 0, DeadLetter("rejected")),
         (Reply(Result.AWAY, "refused", "nobody listens"), 16, "refused after 0 ms: nobody listens 1"),
         (Reply(Result.GONE, "410"), 16, "410 after 0 ms 5"),
     ],
@@ -103,25 +105,25 @@ def test_the_longer_of_the_rule_and_of_what_the_other_side_asks_for(
         last = await Bench().hand(reply, 16)
         postponed = overloaded and wait is not None
         assert last == (Wait("after", max(hint or 0, 2 * HOUR_MS) if hint != 9 * DAY_MS else DAY_MS)
-                        if postponed else Dead("retries"))  # fmt: skip
+                        if postponed else DeadLetter("retries"))  # fmt: skip
 
     run(scenario)
 
 
 def test_for_a_day_what_is_postponed_uses_up_no_retry() -> None:
     async def scenario() -> None:
-        bench, retried, attempts = Bench(), 0, list[Attempt]()
+        bench, retried, attempts = Bench(), 0, list[HandlingFailure]()
         began = bench.now()
         while True:
             to = await bench.hand(LATER, retried, *attempts[:20])
-            if isinstance(to, Dead):
+            if isinstance(to, DeadLetter):
                 break
             assert isinstance(to, Wait) and to.value >= 10_000
             assert to.counts == (bench.now() - began >= DAY_MS)
-            attempts.append(Attempt(bench.now(), ""))
+            attempts.append(HandlingFailure(bench.now(), ""))
             retried += to.counts
             await asyncio.sleep(to.ms(bench.now()) / 1000)
-        assert to == Dead("retries") and retried == 16
+        assert to == DeadLetter("retries") and retried == 16
         assert DAY_MS < bench.now() - began < DAY_MS + 6 * HOUR_MS
 
     run(scenario)

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from duemq.relay.network.addresses import ForbiddenAddress, check_address
+from duemq.relay.network.address import ForbiddenAddress, check_address
 
 PUBLIC = [
     "8.8.8.8", "93.184.215.14", "172.32.0.1", "172.15.255.255", "100.63.255.255", "100.128.0.0", "223.255.255.255",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from duemq.model.destinations.destination import Credentials, read_credentials, read_destination
 from duemq.model.destinations.http import HttpOptions
 from duemq.model.errors import Rejected
-from duemq.relay.http.request import Request, RequestFormat
+from duemq.relay.http.request import OutgoingRequest, RequestFormat
 from tests.support.outlets.http_site import HttpRequest, received_of
 from tests.support.outlets.site import out_message
 
@@ -36,16 +36,18 @@ values = st.one_of(
 )
 
 
-def request_of(options: HttpOptions | None = None, credentials: Credentials | None = None, **message: Any) -> Request:
+def request_of(
+    options: HttpOptions | None = None, credentials: Credentials | None = None, **message: Any
+) -> OutgoingRequest:
     return RequestFormat(options or HttpOptions(), credentials or Credentials()).request(out_message(**message), NOW_S)
 
 
-def header(request: Request, name: str) -> str:
+def header(request: OutgoingRequest, name: str) -> str:
     (value,) = [value for each, value in request.headers if each == name]
     return value
 
 
-def assert_wellformed(request: Request) -> None:
+def assert_wellformed(request: OutgoingRequest) -> None:
     for name, value in request.headers:
         assert name and name == name.lower() and not set(name) & set("\r\n\0: "), name
         assert not set(value) & set("\r\n\0") and value.isascii() and value == value.strip(), (name, value)
@@ -284,7 +286,7 @@ class TestCloudEvents:
     BINARY, STRUCTURED = "cloudevents-binary", "cloudevents-structured"
 
     @staticmethod
-    def request(form: Literal["cloudevents-binary", "cloudevents-structured"], **message: Any) -> Request:
+    def request(form: Literal["cloudevents-binary", "cloudevents-structured"], **message: Any) -> OutgoingRequest:
         return request_of(HttpOptions(format=form, type="com.example.due"), **message)
 
     def test_binary(self) -> None:

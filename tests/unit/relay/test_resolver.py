@@ -17,7 +17,7 @@ import pytest
 from duemq.model.destinations.destination import Credentials, read_destination
 from duemq.relay.base import Result
 from duemq.relay.network import resolver as resolver_module
-from duemq.relay.network.addresses import ForbiddenAddress
+from duemq.relay.network.address import ForbiddenAddress
 from duemq.relay.network.resolver import LookupFailed, Resolver
 from duemq.relay.outlets import RelayPolicy, open_outlet
 from tests.support.outlets.site import LOOPBACK, out_message

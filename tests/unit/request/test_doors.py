@@ -22,7 +22,7 @@ from duemq.client.http.requests import Draft, message_body
 from duemq.model.errors import BadDelayFile, Rejected
 from duemq.model.messages.ids import IdCodec
 from duemq.model.messages.message import read_schedule
-from duemq.model.messages.plain import Malformed, RecordPosition, command_of
+from duemq.model.messages.plain import MalformedRecord, RecordPosition, command_of
 from duemq.model.messages.record import pack_record
 from duemq.model.timing import FIRST_MS, LAST_MS, TimePolicy, why_implausible
 from duemq.proxy.jobs.order import read_order
@@ -66,7 +66,7 @@ def by_kafka(field: str, value: Said) -> Meaning:
     if field.startswith("expires"):
         pairs.append(("duemq-delay", b"0"))
     frame = command_of(pack_record(None, pairs, b""), NOW, PLACE)
-    if isinstance(frame, Malformed):
+    if isinstance(frame, MalformedRecord):
         return frame.reason.partition(":")[0]
     assert isinstance(frame, bytes)
     fields = read_schedule(frame)

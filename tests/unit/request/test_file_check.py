@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from duemq.model.errors import OutcomeUnknown, Rejected, StoreFailed, Unavailable
-from duemq.proxy.request.file_check import Inspector
+from duemq.proxy.request.file_checker import FileChecker
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.jobs.jobs import ImportJob
 from tests.support.http.http_site import FakeGateway, app_over
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 def test_one_file_is_read_at_a_time_and_a_few_wait(folder: Path) -> None:
     async def scenario() -> None:
         reading, policy, path = Reading(), ImportPolicy((folder,)), str(folder / "a.parquet")
-        inspector = Inspector(2, reading.lines)
+        inspector = FileChecker(2, reading.lines)
         tasks = [asyncio.create_task(inspector.inspect(path, False, policy)) for _ in range(4)]
         (refused,), waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(Unavailable, match="are being read"):
@@ -75,7 +75,7 @@ def test_what_is_not_there_starts_no_process(folder: Path, name: str) -> None:
     async def scenario() -> None:
         reading, policy = Reading(), ImportPolicy((folder,))
         with pytest.raises(Rejected) as refused:
-            await Inspector(2, reading.lines).inspect(str(folder / name), False, policy)
+            await FileChecker(2, reading.lines).inspect(str(folder / name), False, policy)
         assert (refused.value.code, refused.value.field, reading.most) == ("bad_delay_file", "path", 0)
 
     asyncio.run(scenario())
@@ -87,7 +87,7 @@ def test_the_reading_ends_when_its_client_goes(folder: Path) -> None:
         app: Any = app_over(FakeGateway())
         service = app.service
         object.__setattr__(service, "importing", policy)
-        object.__setattr__(service, "inspector", Inspector(2, reading.lines))
+        object.__setattr__(service, "inspector", FileChecker(2, reading.lines))
         gone = asyncio.Event()
         body = [orjson.dumps({"path": str(folder / "a.parquet")})]
 

@@ -14,17 +14,17 @@ from duemq.storage.delay_files.about import About
 from duemq.storage.jobs import jobs
 from duemq.storage.jobs.jobs import (
     BadJob,
+    ImportFailure,
     ImportFile,
     ImportJob,
-    Inspected,
+    ImportSuccess,
+    InspectionFailure,
+    InspectionResult,
     JobFile,
     LoadJob,
-    NotImportable,
-    NotTakenIn,
-    Reading,
+    ReadProgress,
     RewriteJob,
     SealJob,
-    TakenIn,
 )
 from duemq.storage.limits import ImportLimits
 from duemq.storage.object_store import ObjectStore
@@ -64,14 +64,14 @@ def test_an_import_job_comes_out_as_it_went_in(job: ImportJob) -> None:
     assert plain(out) == plain(job) and out.limits == job.limits and out.store == job.store
 
 
-@given(st.one_of(st.builds(Reading, number), st.builds(TakenIn, about, number),
-                 st.builds(NotTakenIn, text, st.booleans(), st.booleans(), st.booleans(), text)))  # fmt: skip
+@given(st.one_of(st.builds(ReadProgress, number), st.builds(ImportSuccess, about, number),
+                 st.builds(ImportFailure, text, st.booleans(), st.booleans(), st.booleans(), text)))  # fmt: skip
 def test_an_answer_to_an_import_comes_out_as_it_went_in(answer: jobs.ImportAnswer) -> None:
     assert jobs.import_answer(jobs.encode(answer)) == answer
 
 
-@given(st.one_of(st.builds(Inspected, number, number, number, number, number, text, text),
-                 st.builds(NotImportable, text, st.none() | number, st.none() | text, st.booleans())))  # fmt: skip
+@given(st.one_of(st.builds(InspectionResult, number, number, number, number, number, text, text),
+                 st.builds(InspectionFailure, text, st.none() | number, st.none() | text, st.booleans())))  # fmt: skip
 def test_an_answer_to_an_inspection_comes_out_as_it_went_in(answer: jobs.InspectAnswer) -> None:
     assert jobs.inspect_answer(jobs.encode(answer)) == answer
 
@@ -99,5 +99,5 @@ def test_a_wrong_field_is_named(document: Any, named: str) -> None:
 def test_a_line_that_is_no_answer_is_refused() -> None:
     with pytest.raises(BadJob, match="not an answer"):
         jobs.import_answer(b"[]")
-    with pytest.raises(BadJob, match=r"NotTakenIn.*reason"):
+    with pytest.raises(BadJob, match=r"ImportFailure.*reason"):
         jobs.import_answer(b'{"final": true}')

@@ -18,7 +18,7 @@ from duemq.model.messages.place import PLACE_BYTES, key_at, place_of
 from duemq.model.messages.row import row_of, shows_due
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.checkpoint.checkpoint import make_checkpoint
-from duemq.storage.keyspace import INDEX_RUN, ROW, Position
+from duemq.storage.keyspace import INDEX_RUN, ROW, LedgerPosition
 from duemq.storage.message_index import index as index_module
 from duemq.storage.message_index import runs
 from duemq.storage.message_index.index import MessageIndex
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[ShardStore]:
 
 def add(store: ShardStore, rows: list[tuple[bytes, bytes]], at: int) -> None:
     puts = [(ROW + key, value) for key, value in rows] + store.index.add(rows, at)
-    store.write(puts, [], Position(Entry(0, 0, LOWEST, at)), {})
+    store.write(puts, [], LedgerPosition(Entry(0, 0, LOWEST, at)), {})
 
 
 def merge_all(store: ShardStore, now: int) -> None:
@@ -181,7 +181,7 @@ def test_a_merge_is_given_up_where_its_runs_are_gone(store: ShardStore, monkeypa
     merge = store.index.to_merge(NOW)
     assert merge is not None
     store.index.switch(["t"], START)
-    store.index.replace(merge, [(runs.Group(3, 1), 1, [(bytes(12), b"page")])])
+    store.index.replace(merge, [(runs.RunGroup(3, 1), 1, [(bytes(12), b"page")])])
     assert not list(store.each(INDEX_RUN))
 
 

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from duemq.wheel.errors import CountMismatch
+from duemq.wheel.count_mismatch import CountMismatch
 from duemq.wheel.slots import Dues, Leads, Level, Slot
 from duemq.wheel.wheel import Wheel
 
@@ -87,7 +87,7 @@ def test_a_full_millisecond_is_taken_in_parts() -> None:
     for left in range(400_000, -1, -100_000):
         wheel.take(rows[:100_000], NOW)
         assert wheel.due(NOW) == wheel.total == left
-    wheel.settle(NOW + 1)
+    wheel.advance(NOW + 1)
     assert wheel.next_due() is None
 
 
@@ -103,7 +103,7 @@ def test_rows_are_delivered_while_their_slot_is_read() -> None:
     expansion.finish()
     assert wheel.due(WINDOW + 660_000) == wheel.total == 1
     with pytest.raises(CountMismatch):
-        wheel.settle(WINDOW + 660_000)
+        wheel.advance(WINDOW + 660_000)
 
 
 def test_hours_of_backlog_are_taken_from_whole_slots() -> None:
@@ -115,7 +115,7 @@ def test_hours_of_backlog_are_taken_from_whole_slots() -> None:
     behind = np.delete(behind, np.s_[100:200])
     for part in np.array_split(behind, 7):
         wheel.take(part, int(part[-1]))
-    wheel.settle(NOW + 1)
+    wheel.advance(NOW + 1)
     assert wheel.due(NOW) == 0
     assert wheel.total == int((dues > NOW).sum())
 
@@ -167,7 +167,7 @@ def test_an_expansion_refuses_rows_of_another_slot() -> None:
             expansion.feed(array(due))
 
 
-def test_a_row_missing_in_the_store_is_found_by_settle() -> None:
+def test_a_row_missing_in_the_store_is_found_by_advance() -> None:
     wheel = expanded(NOW, array(NOW, NOW, NOW, NOW + 5))
     with pytest.raises(CountMismatch, match="millisecond slot at") as caught:
         wheel.take(array(NOW, NOW), NOW + 5)
@@ -180,7 +180,7 @@ def test_a_row_missing_in_a_coarse_slot_is_found_when_its_end_is_passed() -> Non
     assert wheel.due(WINDOW + Level.WINDOW - 1) == 2
     wheel.take(array(NOW), WINDOW + Level.WINDOW - 1)
     with pytest.raises(CountMismatch) as caught:
-        wheel.settle(WINDOW + Level.WINDOW)
+        wheel.advance(WINDOW + Level.WINDOW)
     assert (caught.value.level, caught.value.expected, caught.value.left) == (Level.WINDOW, 1, 1)
 
 

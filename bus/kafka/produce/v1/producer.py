@@ -18,9 +18,9 @@ from duemq.bus.kafka.aiokafka_internals import (
     transaction_manager,
 )
 from duemq.bus.kafka.clients import new_producer
-from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions
-from duemq.bus.kafka.produce.producer import Setup
+from duemq.bus.kafka.produce.producer import ProducerSetup
 from duemq.bus.kafka.produce.stop import notice_transaction, stop
+from duemq.bus.kafka.produce.transaction_sends import BatchesByPartition, Positions
 from duemq.bus.kafka.produce.v1.sends import send_all
 from duemq.model.messages.record import Partition
 
@@ -32,7 +32,7 @@ sender.BACKOFF_OVERRIDE = 0.002
 class ProducerV1:
     """A `Producer` for all brokers."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ProducerSetup) -> None:
         self._setup = setup
         self.kafka: Any = new_producer(
             transactional_id=setup.transactional_id,

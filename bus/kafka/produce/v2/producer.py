@@ -19,10 +19,10 @@ from aiokafka.errors import KafkaError
 
 from duemq.bus.kafka.aiokafka_internals import connection_to, on_connection_closed, use_brokers_of
 from duemq.bus.kafka.clients import new_sending_client
-from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions, until_acknowledged
 from duemq.bus.kafka.produce.failures import worst
-from duemq.bus.kafka.produce.producer import Setup
+from duemq.bus.kafka.produce.producer import ProducerSetup
 from duemq.bus.kafka.produce.stop import close_client
+from duemq.bus.kafka.produce.transaction_sends import BatchesByPartition, Positions, until_acknowledged
 from duemq.bus.kafka.produce.v2.sends import BatchSends, Epoch, added_partitions
 from duemq.bus.kafka.requests.transaction_requests import EndTxnRequest, InitProducerIdRequest, error_of
 from duemq.model.errors import LogFailed
@@ -40,9 +40,9 @@ class ProducerV2:
     Records for the coordinator's broker use the connection to the coordinator, so that both notice its death at once.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup, self.transactional_id = setup, setup.transactional_id
-        self.epoch = _NONE
+    def __init__(self, setup: ProducerSetup) -> None:
+        self._setup, self._id = setup, setup.transactional_id
+        self._epoch = _NONE
         self._ended = time.monotonic()  # when the last transaction ended
         self.node = -1  # the coordinator
         self._link: object | None = None  # the connection to it, since the transaction began

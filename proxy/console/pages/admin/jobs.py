@@ -13,7 +13,7 @@ from duemq.model.errors import Rejected
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.forms import Form, instant_text, read_form
+from duemq.proxy.console.forms import FormFields, instant_text, read_form
 from duemq.proxy.console.pages.changes import TYPED, question
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import PREFIXES
@@ -60,7 +60,7 @@ async def post_step(service: Service, request: Request) -> Response:
     return redirect(request, f"jobs/{quote(id_)}")
 
 
-def _order(form: Form) -> dict[str, Any]:
+def _order(form: FormFields) -> dict[str, Any]:
     """The job for the API. Raises Rejected `bad_field` if the rate is not a number."""
     order: dict[str, Any] = {"kind": form.get("kind")}
     if ids := form.all("id"):

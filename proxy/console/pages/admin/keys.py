@@ -11,7 +11,7 @@ from duemq.model.errors import Rejected
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.forms import Form, instant_text, read_form
+from duemq.proxy.console.forms import FormFields, instant_text, read_form
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import read_query
 
@@ -79,7 +79,7 @@ async def _list(
     )  # fmt: skip
 
 
-def _key(form: Form) -> dict[str, Any]:
+def _key(form: FormFields) -> dict[str, Any]:
     """The key for the API. Raises Rejected `bad_field` if the rate is not a number."""
     key: dict[str, Any] = {"name": form.get("name")}
     if (role := form.get("role")) in ("viewer", "operator", "admin"):

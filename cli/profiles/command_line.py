@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from duemq.cli.form import Group
+from duemq.cli.command_group import CommandGroup
 from duemq.cli.profiles.profiles import Profiles
 from duemq.cli.session import failure
 from duemq.model.errors import BadConfig, DuemqError
@@ -72,7 +72,7 @@ def _options(
     """Never called: its parameters define the options."""
 
 
-class CommandLine(Group):
+class CommandLine(CommandGroup):
     """The root of the commands. Adds the connection options to itself and to each command that connects."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -19,7 +19,7 @@ Positions = dict[Partition, list[tuple[int, int, int]]]
 """Where every batch landed: its first position, its offset, and the broker's time or -1."""
 
 
-class Sends(Protocol):
+class TransactionSends(Protocol):
     """The batches of one transaction in flight, each retried forever."""
 
     async def wait(self, timeout_s: float) -> bool:
@@ -39,7 +39,9 @@ class Sends(Protocol):
         ...
 
 
-async def until_acknowledged(sends: Sends, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
+async def until_acknowledged(
+    sends: TransactionSends, catalog: Catalog, own: Collection[str], patience_s: float
+) -> None:
     """Wait until all have ended. `own`: duemq's own topics.
 
     Raises WriteRefused for a topic that cannot accept its records, according to the brokers. They are asked every
@@ -55,7 +57,7 @@ async def until_acknowledged(sends: Sends, catalog: Catalog, own: Collection[str
         if now < look and sends.has_leaders(silent) and (looks or not sends.is_in_doubt()):
             continue
         look, looks = now + _LOOK_S, looks + 1
-        live_topics = set(await catalog.look({topic for topic, _ in silent}))
+        live_topics = set(await catalog.refresh({topic for topic, _ in silent}))
         for topic, partition in silent:
             if topic in own:
                 continue

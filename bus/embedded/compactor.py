@@ -21,7 +21,7 @@ class Compactor:
         self.task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def note_trim(self, begin: bytes, end: bytes, size: int) -> None:
+    def record_trim(self, begin: bytes, end: bytes, size: int) -> None:
         """Records of `size` bytes in this range of keys are deleted; `begin` is always the same for one partition."""
         self._ranges[begin] = end
         self._bytes += size

@@ -41,7 +41,7 @@ def in_options(text: str) -> str:
     return _FIELD.sub(lambda field: _OPTIONS.get(field[0], f"--{field[0].replace('_', '-')}"), text)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Finds commands by name, old names included, and lists them by panel. The outermost group reports usage errors."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

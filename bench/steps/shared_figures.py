@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from duemq.bench.clients.load import OPEN, REJECTED, SentMessages
+from duemq.bench.clients.send import OPEN, REJECTED, SentMessages
 from duemq.bench.harness.harness import Harness
-from duemq.bench.harness.reconciliation import LatenessSpread, Tally, spread
+from duemq.bench.harness.tally import LatenessSpread, Tally, spread
 from duemq.bench.report.figures import Figure, Trace, vital
 from duemq.dev.servers.usage import Bill, cpu_s, holder
 
@@ -38,16 +38,16 @@ def _cpu(then: Bill, now: Bill, messages: float, key: str, text: str, *roles: st
     return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / messages, "us")
 
 
-def cost_figures(stage: Harness, before: Bill | None, messages: int) -> tuple[Figure, ...]:
+def cost_figures(harness: Harness, before: Bill | None, messages: int) -> tuple[Figure, ...]:
     """The site's cost since `before` for this many messages; empty for a foreign site."""
-    after = stage.site.bill()
-    others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
+    after = harness.site.bill()
+    others = Figure("others_cores", "other processes on this machine", harness.neighbours.cores(), "cores")
     if before is None or after is None:
         return ()
     cpu = partial(_cpu, before, after, max(messages, 1))
     spent: tuple[Figure, ...] = (cpu("cpu_us", "server CPU per message", "server"),)
     name = "server"
-    if stage.site.bootstrap is not None:
+    if harness.site.bootstrap is not None:
         name = "a node's" if sum(part.role == "node" for part in after) == 1 else "largest node's"
         spent = (
             cpu("cpu_us", "CPU per message, proxies and nodes", "proxy", "node"),
@@ -72,24 +72,24 @@ class FullFlow:
     From `begin_s` after its creation, when the last due times of the first messages have passed, to `end`.
     """
 
-    def __init__(self, stage: Harness, rate: float, begin_s: float) -> None:
-        self._stage, self._rate = stage, rate
+    def __init__(self, harness: Harness, rate: float, begin_s: float) -> None:
+        self._harness, self._rate = harness, rate
         self._begin_at = time.monotonic() + begin_s
         self._began: tuple[float, Bill] | None = None
         self._ended: tuple[float, Bill] | None = None
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Record where the full flow begins. Call it often."""
         if self._began is None and time.monotonic() >= self._begin_at:
-            self._began = time.monotonic(), self._stage.site.bill() or ()
+            self._began = time.monotonic(), self._harness.site.bill() or ()
 
     def end(self) -> None:
         if self._began is not None and time.monotonic() - self._began[0] >= _FULL_FLOW_S:
-            self._ended = time.monotonic(), self._stage.site.bill() or ()
+            self._ended = time.monotonic(), self._harness.site.bill() or ()
 
     def figures(self) -> tuple[Figure, ...]:
         """The CPU of the full flow; empty if that was too short, and on the embedded bus."""
-        if self._began is None or self._ended is None or self._stage.site.bootstrap is None:
+        if self._began is None or self._ended is None or self._harness.site.bootstrap is None:
             return ()
         (began, then), (ended, now) = self._began, self._ended
         cpu = partial(_cpu, then, now, self._rate * (ended - began))

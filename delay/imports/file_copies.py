@@ -19,7 +19,7 @@ PART_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class FileCopy:
     """An imported file of another replica. `checksum`: of its keys, None if it was compared long ago; `size` in bytes
     and `sha256` in hex: of the file there."""
 
@@ -36,7 +36,7 @@ class FilePeers(Protocol):
         """Whether there is one."""
         ...
 
-    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
+    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, FileCopy]]:
         """The files of these commands that each answering node has, durably."""
         ...
 
@@ -51,14 +51,14 @@ class NoPeers:
     def have(self, shard: int) -> bool:
         return False
 
-    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
+    async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, FileCopy]]:
         return {}
 
     async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
         raise Unavailable("there is no other node")
 
 
-async def fetch_copy(peers: FilePeers, shard: int, node: str, offset: int, copy: Copy, target: Path) -> None:
+async def fetch_copy(peers: FilePeers, shard: int, node: str, offset: int, copy: FileCopy, target: Path) -> None:
     """Fetch a peer's copy of a file, verify its checksum, and give it its name last.
 
     After an error, another call resumes. Raises Unavailable.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from duemq.bench.clients.load import ACCEPTED, REJECTED, SentMessages
-from duemq.bench.clients.reader import Received
+from duemq.bench.clients.reader import ReceivedRecords
+from duemq.bench.clients.send import ACCEPTED, REJECTED, SentMessages
 from duemq.model.messages.ids import peek
 
 QUANTILES = (50.0, 90.0, 99.0, 99.9)
@@ -51,7 +51,7 @@ def spread(sample: npt.NDArray[np.float64]) -> LatenessSpread:
     return LatenessSpread(p50, p90, p99, p999, float(sample.max()))
 
 
-def tally(sent: SentMessages, received: Received) -> Tally:
+def tally(sent: SentMessages, received: ReceivedRecords) -> Tally:
     """Compare by sequence number. A message of unknown acceptance may or may not be delivered, but only once."""
     ours = (received.seq >= 0) & (received.seq < len(sent.dues))
     seq, due, at = received.seq[ours], received.due[ours], received.at[ours]
@@ -71,7 +71,7 @@ def tally(sent: SentMessages, received: Received) -> Tally:
     )
 
 
-def out_of_order(received: Received) -> int:
+def out_of_order(received: ReceivedRecords) -> int:
     """Number of records after one of their shard, on their partition, with a higher key (due, offset, row)."""
     highest: dict[tuple[int, int], tuple[int, int, int]] = {}
     wrong = 0

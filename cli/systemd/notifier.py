@@ -75,7 +75,7 @@ class Notifier:
         except OSError as error:
             log.warning("systemd could not be notified: %s", error, extra={"action": "notify"})
 
-    def note(self, *, ready: bool) -> None:
+    def record(self, *, ready: bool) -> None:
         """Record that this process is healthy now."""
         assert self.board is not None
         self.board.write(self.worker, monotonic(), ready=ready)

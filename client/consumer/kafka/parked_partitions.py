@@ -34,7 +34,7 @@ Store = Callable[[Mapping[TopicPartition, int], int], Awaitable[None]]
 """Make these offsets durable, unless partitions moved since the given turn. Raises KafkaError."""
 
 
-class Parking:
+class ParkedPartitions:
     """The parked partitions of one aiokafka consumer."""
 
     def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, changes: Rebalance, store: Store) -> None:

@@ -34,7 +34,7 @@ class SendWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SendJob:
     """The messages that a sending process has to send: `count`, with the sequence numbers 0..count-1.
 
     `keep_every`: keep each n-th id; 0 keeps none. `traced`: share of the messages with a sampled trace context;
@@ -107,7 +107,7 @@ class SentMessages:
 class _Sender:
     """Builds and sends the requests of one sending process, and records the answers."""
 
-    job: Job
+    job: SendJob
     http: aiohttp.ClientSession
     link: WorkerLink
     payloads: Payloads = field(init=False)
@@ -220,7 +220,7 @@ class _Sender:
 
 
 async def send_steadily(
-    link: WorkerLink, job: Job, rate: float, every_ms: float = EVERY_MS, connections: int = 64
+    link: WorkerLink, job: SendJob, rate: float, every_ms: float = EVERY_MS, connections: int = 64
 ) -> SentMessages:
     """Open loop: a batch at fixed intervals, whether or not earlier ones were answered.
 
@@ -244,7 +244,7 @@ async def send_steadily(
         return sender.sent(began_ms)
 
 
-async def fill(link: WorkerLink, job: Job, batch: int = 1000, connections: int = 4) -> SentMessages:
+async def fill(link: WorkerLink, job: SendJob, batch: int = 1000, connections: int = 4) -> SentMessages:
     """Closed loop: batches as fast as the server accepts them."""
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
@@ -256,7 +256,7 @@ async def fill(link: WorkerLink, job: Job, batch: int = 1000, connections: int =
         return sender.sent(began_ms)
 
 
-async def send_singly(link: WorkerLink, job: Job, connections: int = 32) -> SentMessages:
+async def send_singly(link: WorkerLink, job: SendJob, connections: int = 32) -> SentMessages:
     """Closed loop: one POST per message over `connections` connections."""
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)

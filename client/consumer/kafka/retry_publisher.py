@@ -32,7 +32,7 @@ from duemq.client.consumer.letter import Letter, Pairs, dead_headers, letter_of
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import SIZE, returned
-from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.policy import DeadLetter, Wait
 from duemq.model.messages.message import MAX_HEADERS, NO_KEY
 from duemq.model.messages.names import RETURN_HEADER, of_client, shard_of_name
 from duemq.model.messages.record import pack_headers
@@ -61,7 +61,7 @@ class _Letter(NamedTuple):
     headers: Pairs
 
 
-class Returns:
+class RetryPublisher:
     """Sends back the messages of one group. `own_name`: see `KafkaLog`."""
 
     def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
@@ -76,7 +76,7 @@ class Returns:
         self._partitions = partitions
         await patiently(self.open)
 
-    async def send(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+    async def send(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         """Send a message back, or to the dead letters; to the dead letters in any case if duemq cannot accept it.
         Returns where it went, once it is durable in the log.
 
@@ -88,10 +88,10 @@ class Returns:
         refused = _unfit(letter) or await self._append(message, letter)
         if refused is None:
             return to
-        await self._bury(message, refused, error)
-        return Dead(refused)
+        await self._send_dead_letter(message, refused, error)
+        return DeadLetter(refused)
 
-    async def _bury(self, message: Message, reason: str, error: str) -> None:
+    async def _send_dead_letter(self, message: Message, reason: str, error: str) -> None:
         """A dead letter for a message that duemq cannot accept: whole, without the value, or only its place. Written
         directly, or through duemq if this user must not do that."""
         record, origin, value = message.record, message.origin, message.value
@@ -107,7 +107,7 @@ class Returns:
         letters = [_Letter(dead, record.key, nothing, [*headers, size]), _Letter(dead, None, nothing, bare)]
         if reason != TOO_LARGE:
             letters.insert(0, _Letter(dead, record.key, value, headers))
-        address = _address(letter_of(self._group, message, Dead(reason), error))
+        address = _address(letter_of(self._group, message, DeadLetter(reason), error))
         letters.append(_Letter(None, None, nothing, address + bare))
         for letter in letters[:-1]:
             if await self._append(message, letter) is None:

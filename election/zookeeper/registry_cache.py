@@ -11,20 +11,20 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from duemq.background.loop import Loop
-from duemq.election.zookeeper.session import Session, SessionState, Znode
+from duemq.election.zookeeper.session import SessionState, Znode, ZooKeeperSession
 from duemq.model.errors import Unavailable
 
 _RECHECK_S = 5.0
 _RETRY_S = 0.5  # at most
 
 
-class Mirror:
+class RegistryCache:
     """`folders`: paths whose children are copied. `on_change` is called after each change of the copy.
 
     The session's owner reports states and touched paths to it, and runs `run`.
     """
 
-    def __init__(self, session: Session, folders: Sequence[str], on_change: Callable[[], None]) -> None:
+    def __init__(self, session: ZooKeeperSession, folders: Sequence[str], on_change: Callable[[], None]) -> None:
         self.current = asyncio.Event()  # set while the copy is current: everything was read since the last connection
         self._session, self._on_change = session, on_change
         self._folders: dict[str, dict[str, Znode]] = {folder: {} for folder in folders}

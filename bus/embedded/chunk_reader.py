@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rocksdict import Rdict
 
-from duemq.bus.embedded.chunk import Chunk, take, unpack_chunk
+from duemq.bus.embedded.chunk import Chunk, frames_from, unpack_chunk
 from duemq.bus.embedded.log_topic import LogPartition
 from duemq.bus.embedded.rocksdb_log import scan_options
 from duemq.model.errors import CorruptStore
@@ -18,7 +18,7 @@ MAX_READ_BYTES = 2 << 20
 _KEPT_CHUNKS = 8
 
 
-class History:
+class ChunkReader:
     def __init__(self, db: Rdict) -> None:
         self._db = db
         self._options = scan_options()
@@ -28,7 +28,7 @@ class History:
     def read(self, partition: LogPartition, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
         """Read as `Bus.read` does, for start <= `offset` < end, and no more than `MAX_READ_BYTES`."""
         chunks = self.chunks_from(partition, offset)
-        return take(chunks, offset, max_records, min(max_bytes, MAX_READ_BYTES))
+        return frames_from(chunks, offset, max_records, min(max_bytes, MAX_READ_BYTES))
 
     def chunks_from(self, partition: LogPartition, offset: int) -> Iterator[Chunk]:
         """The chunks from the one that holds `offset` on, up to the end readers may see. Raises CorruptStore."""

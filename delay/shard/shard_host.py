@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from duemq.delay.core.linger import ThreadShare
-from duemq.delay.imports.copies import FilePeers
-from duemq.delay.shard.master import Context
+from duemq.delay.imports.file_copies import FilePeers
+from duemq.delay.shard.master import MasterContext
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election
 from duemq.storage.imports.policy import ImportPolicy
 
 
-class Surroundings(Context, Protocol):
+class ShardHost(MasterContext, Protocol):
     """What a shard needs of its node."""
 
     @property

@@ -11,7 +11,7 @@ from duemq.model.errors import BadDelayFile, OutcomeUnknown, Rejected, Unavailab
 from duemq.model.messages.import_command import ImportCommand
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.source import SourceFile
-from duemq.storage.jobs.jobs import Inspected, NotImportable, inspect_answer
+from duemq.storage.jobs.jobs import InspectionFailure, InspectionResult, inspect_answer
 from duemq.storage.jobs.parent import Lines, lines_of
 from duemq.storage.object_store import is_object
 
@@ -20,7 +20,7 @@ _INSPECT: Final = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
 _RETRY_S: Final = 5
 
 
-class Inspector:
+class FileChecker:
     """A process for each file, of some 150 MB. `most`: how many may wait while one is read."""
 
     def __init__(self, most: int = 8, lines: Lines = _INSPECT) -> None:
@@ -30,7 +30,7 @@ class Inspector:
     async def inspect(self, path: str, link: bool, policy: ImportPolicy) -> ImportCommand:
         """The import command for a file. Raises Rejected `bad_delay_file`; Unavailable, also if too many wait."""
         if not is_object(path):  # for an object, the process asks the store
-            await asyncio.to_thread(_look_for, path, policy)
+            await asyncio.to_thread(_check_file, path, policy)
         if self._waiting > self._most:
             detail = f"{self._waiting} files are being read or wait for it: send what you know of this one, or wait"
             raise Unavailable(detail, _RETRY_S)
@@ -48,17 +48,17 @@ class Inspector:
         async with aclosing(self._lines(job)) as answers:
             async for line in answers:
                 match inspect_answer(line):
-                    case Inspected() as file:
+                    case InspectionResult() as file:
                         return ImportCommand(path, file.sha256, file.size, file.window, file.rows, link)
-                    case NotImportable(reason=reason, away=True):
+                    case InspectionFailure(reason=reason, away=True):
                         raise Unavailable(reason, _RETRY_S)
-                    case NotImportable() as defect:
+                    case InspectionFailure() as defect:
                         row = {} if defect.row is None else {"row": defect.row}
                         raise Rejected("bad_delay_file", defect.reason, defect.column or "path", **row)
         raise Unavailable(f"{path} could not be read")
 
 
-def _look_for(path: str, policy: ImportPolicy) -> None:
+def _check_file(path: str, policy: ImportPolicy) -> None:
     """Check that there is a file to read. Blocks."""
     try:
         with SourceFile.open(Path(path), policy.folders):

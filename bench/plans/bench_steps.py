@@ -6,17 +6,17 @@ from typing import Any
 
 from rich.markup import escape
 
-from duemq.bench.clients.load import EVERY_MS
+from duemq.bench.clients.send import EVERY_MS
 from duemq.bench.far.find import find
 from duemq.bench.far.imports import import_windows
 from duemq.bench.far.load_window import load
 from duemq.bench.far.pending import pending
 from duemq.bench.far.wheel import wheel
 from duemq.bench.harness.harness import Harness, Setup
-from duemq.bench.harness.progress_bar import Screen
+from duemq.bench.harness.progress_bar import ProgressScreen
 from duemq.bench.relay.handing_on import relay
 from duemq.bench.relay.isolation import relay_beside_bad
-from duemq.bench.relay.systems import place
+from duemq.bench.relay.receivers import place
 from duemq.bench.report.figures import ScenarioOutcome, ScenarioResult, Target
 from duemq.bench.scenarios.accept import accept_batches, accept_singles
 from duemq.bench.scenarios.bad_topics import bad_topics
@@ -59,7 +59,7 @@ ALONE: dict[str, Callable[..., ScenarioOutcome]] = {"wheel": wheel}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BenchStep:
     """One scenario with its parameters (keyword arguments of its function) and targets by figure key."""
 
     name: str
@@ -73,7 +73,7 @@ class Step:
     )  # settings of the started system; the setup's take precedence
 
 
-def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
+def run(step: BenchStep, setup: Setup, runs: int, screen: ProgressScreen) -> ScenarioResult:
     """Run a step `runs` times, each on a new site and folder unless the setup names them."""
     setup = replace(
         setup, shards=step.shards or setup.shards, nodes=setup.nodes or step.nodes,
@@ -86,87 +86,87 @@ def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
         if step.name in ALONE:
             outcome = ALONE[step.name](screen, **step.parameters)
         else:
-            with Harness(setup, screen) as stage:
-                outcome = SCENARIOS[step.name](stage, **step.parameters)
+            with Harness(setup, screen) as harness:
+                outcome = SCENARIOS[step.name](harness, **step.parameters)
         # A foreign site reports neither memory nor a restart time: drop those targets.
         keys = {figure.key for figure in outcome.figures}
         outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in keys}))
     return ScenarioResult(step.name, step.title, step.parameters, tuple(outcomes))
 
 
-def steady_step(rate: int, seconds: int, targets: Mapping[str, Target], every_ms: float = EVERY_MS) -> Step:
+def steady_step(rate: int, seconds: int, targets: Mapping[str, Target], every_ms: float = EVERY_MS) -> BenchStep:
     """A stream that must be accepted in full."""
     parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0, "every_ms": every_ms}
     title = f"steady: {rate:,} msg/s for {seconds} s, due 5 to 20 s ahead"
     title += "" if every_ms == EVERY_MS else f", a batch every {every_ms:g} ms"
-    return Step("steady", title, parameters, {"rate": Target(rate * 0.99, at_least=True), **targets})
+    return BenchStep("steady", title, parameters, {"rate": Target(rate * 0.99, at_least=True), **targets})
 
 
-def hot_step(count: int, targets: Mapping[str, Target], kill_at: float | None = None) -> Step:
+def hot_step(count: int, targets: Mapping[str, Target], kill_at: float | None = None) -> BenchStep:
     """A hot second, undisturbed or with a kill -9."""
     title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:.0f} %" if kill_at else "")
-    return Step("hot-second", title, {"count": count, "kill_at": kill_at}, targets)
+    return BenchStep("hot-second", title, {"count": count, "kill_at": kill_at}, targets)
 
 
-def drain_step(count: int, targets: Mapping[str, Target]) -> Step:
+def drain_step(count: int, targets: Mapping[str, Target]) -> BenchStep:
     """A backlog that fell due while delivery was stopped."""
-    return Step("drain", f"drain: {count:,} overdue at start", {"count": count}, targets)
+    return BenchStep("drain", f"drain: {count:,} overdue at start", {"count": count}, targets)
 
 
-def start_step(starts: int, targets: Mapping[str, Target]) -> Step:
+def start_step(starts: int, targets: Mapping[str, Target]) -> BenchStep:
     """Starts of each kind of process with an empty folder."""
-    return Step("start", f"start: {starts} of each kind, with an empty folder", {"starts": starts}, targets)
+    return BenchStep("start", f"start: {starts} of each kind, with an empty folder", {"starts": starts}, targets)
 
 
-def singles_step(count: int, targets: Mapping[str, Target], connections: int = 32) -> Step:
+def singles_step(count: int, targets: Mapping[str, Target], connections: int = 32) -> BenchStep:
     """Messages accepted one by one."""
     title = f"accept: single POSTs over {connections} connections"
-    return Step("accept-singles", title, {"count": count, "connections": connections}, targets)
+    return BenchStep("accept-singles", title, {"count": count, "connections": connections}, targets)
 
 
-def batches_step(count: int, targets: Mapping[str, Target], batch: int = 1_000, connections: int = 4) -> Step:
+def batches_step(count: int, targets: Mapping[str, Target], batch: int = 1_000, connections: int = 4) -> BenchStep:
     """Messages accepted in batches."""
     title = f"accept: batches of {batch:,} over {connections} connections"
-    return Step("accept-batches", title, {"count": count, "batch": batch, "connections": connections}, targets)
+    return BenchStep("accept-batches", title, {"count": count, "batch": batch, "connections": connections}, targets)
 
 
-def race_step(count: int) -> Step:
+def race_step(count: int) -> BenchStep:
     """Cancels around the moment of delivery: every answer must be true, whichever it is."""
     parameters = {"count": count, "spread_ms": 200.0, "over_s": 5.0}
-    return Step("cancel-race", f"cancel race: {count:,} within ±200 ms of due", parameters)
+    return BenchStep("cancel-race", f"cancel race: {count:,} within ±200 ms of due", parameters)
 
 
 def cancel_step(
     count: int, targets: Mapping[str, Target], singles: int = 1_000, batch: int = 1_000, connections: int = 4
-) -> Step:
+) -> BenchStep:
     """Of `count` pending, some are cancelled one by one, then half of the others in bulk."""
     parameters = {"count": count, "singles": singles, "batch": batch, "connections": connections}
-    return Step("cancel", "cancel: single on an idle node, and in bulk", parameters, targets)
+    return BenchStep("cancel", "cancel: single on an idle node, and in bulk", parameters, targets)
 
 
-def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: Mapping[str, Target]) -> Step:
+def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: Mapping[str, Target]) -> BenchStep:
     """Single cancels by this many callers at a time, by id or by name."""
     title = f"cancel by {'name' if by_name else 'id'}, {', '.join(map(str, callers))} at a time"
-    return Step("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
+    return BenchStep("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
 
 
-def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, ...], seconds: int) -> Step:
+def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, ...], seconds: int) -> BenchStep:
     """Messages sent to one destination; `destination` is its URL."""
     targets = {f"{rate}_p99": Target(_RELAY_P99_MS[rate]) for rate in rates if rate in _RELAY_P99_MS}
     targets["burst_rate"] = Target(_RELAY_PER_S_HTTP if to == "http" else _RELAY_PER_S, at_least=True)
     title = f"relay to {to if destination is None else place(destination)}: {count:,} due at once"
     parameters = {"to": to, "destination": destination, "count": count, "rates": rates, "seconds": seconds}
-    return Step("relay", title, parameters, targets, settings=_RELAYING)
+    return BenchStep("relay", title, parameters, targets, settings=_RELAYING)
 
 
-def beside_bad_step(endpoints: int, rate: int, seconds: int) -> Step:
+def beside_bad_step(endpoints: int, rate: int, seconds: int) -> BenchStep:
     """Messages sent to very many HTTP destinations, three of which are bad."""
     title = f"relay to {endpoints} endpoints, {rate:,} messages/s in all: without and beside three bad ones"
     parameters = {"endpoints": endpoints, "rate": rate, "seconds": seconds}
-    return Step("relay-beside-bad", title, parameters, settings=_RELAYING)
+    return BenchStep("relay-beside-bad", title, parameters, settings=_RELAYING)
 
 
-def everything(quick: bool) -> list[Step]:
+def everything(quick: bool) -> list[BenchStep]:
     """All figures of the embedded bus in docs/explain/benchmarks.md, in order; `quick`: a tenth of the messages."""
     part = 10 if quick else 1
     seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
@@ -188,7 +188,7 @@ def everything(quick: bool) -> list[Step]:
         callers_step(5_000 // part, _CALLERS, True, cancels),
         relay_step("http", None, 30_000 // part, (1_000, 2_000), 10),
         beside_bad_step(100, 500, 10),
-        Step(
+        BenchStep(
             "pending",
             f"pending: {pending_count:,} a day ahead",
             {"count": pending_count, "ahead_h": 24.0, "days": 1 / 24},

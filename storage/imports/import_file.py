@@ -43,7 +43,7 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class ImportedFileInfo:
     """The result of reading a file. `window`, `first_due`, `last_due` in ms; `size` (bytes) and `sha256` are the
     source's.
 
@@ -73,7 +73,7 @@ def _still() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class FileSummary:
     """The fields of a file that its command needs (see `ImportCommand`)."""
 
     sha256: str
@@ -82,7 +82,7 @@ class Glance:
     rows: int
 
 
-def glance(path: Path) -> Glance:
+def summary_of(path: Path) -> FileSummary:
     """The fields from a file's first row and footer. The rows are not validated. Raises BadDelayFile."""
     with SourceFile.open(path) as source, _reading(source):
         with pq.ParquetFile(source.path) as file:
@@ -92,7 +92,7 @@ def glance(path: Path) -> Glance:
         if first is None or first["due_ms"][0].as_py() is None:
             raise BadDelayFile(f"{source.name} has no rows, or none that says when it is due")
         window = window_of(first["due_ms"][0].as_py())
-        return Glance(source.sha256(_still), source.state()[1], window, rows)
+        return FileSummary(source.sha256(_still), source.state()[1], window, rows)
 
 
 def inspect(
@@ -102,18 +102,18 @@ def inspect(
     alive: Callable[[], None] = _still,
     folders: Sequence[Path] | None = None,
     name: str | None = None,
-) -> Intake:
-    """Validate a file of the window of its first row. Arguments and errors: see `take_in`."""
+) -> ImportedFileInfo:
+    """Validate a file of the window of its first row. Arguments and errors: see `import_file`."""
     with SourceFile.open(path, folders, name) as source, _reading(source):
         before = source.state()
         sha256 = source.sha256(alive)
         rules = ImportRules(limits, None)
         for _ in _valid(source, rules, progress):
             pass
-        return _intake(source, rules, before, sha256)
+        return _info_of(source, rules, before, sha256)
 
 
-def take_in(
+def import_file(
     path: Path,
     target: Path,
     window: int,
@@ -126,7 +126,7 @@ def take_in(
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
     failpoint: Failpoint = no_failpoint,
-) -> Intake:
+) -> ImportedFileInfo:
     """Validate a file of this window, rewrite it, sync it, and give it its name last.
 
     `size`: its expected bytes, which is cheaper to check than its content. `folders`: where it must be, None for
@@ -141,7 +141,9 @@ def take_in(
         temporary.unlink(missing_ok=True)
         try:
             with SourceFile.open(path, folders, name) as source:
-                intake = _take_in(source, temporary, partial(ImportRules, limits, window), size, link, progress, alive)
+                intake = _import_file(
+                    source, temporary, partial(ImportRules, limits, window), size, link, progress, alive
+                )
             failpoint("written")
             with temporary.open("rb") as handle:
                 os.fsync(handle.fileno())
@@ -157,7 +159,7 @@ def take_in(
     return intake
 
 
-def _take_in(
+def _import_file(
     source: SourceFile,
     temporary: Path,
     rules_of_file: Callable[[], ImportRules],
@@ -165,8 +167,8 @@ def _take_in(
     link: bool,
     progress: Callable[[int], None],
     alive: Callable[[], None],
-) -> Intake:
-    """Write the same rows into a new file, or link the file; returns its `Intake`."""
+) -> ImportedFileInfo:
+    """Write the same rows into a new file, or link the file; returns its `ImportedFileInfo`."""
     rules = rules_of_file()
     with _reading(source):
         before = source.state()
@@ -180,7 +182,7 @@ def _take_in(
     if not linked:
         _write(source, temporary, rules, progress, {"size": before[1], "sha256": sha256})
     with _reading(source):
-        intake = _intake(source, rules, before, sha256)
+        intake = _info_of(source, rules, before, sha256)
     content = sha256 if linked else _sha256(temporary, alive)
     return replace(intake, content=content)
 
@@ -204,11 +206,11 @@ def _sha256(path: Path, alive: Callable[[], None]) -> str:
         return file.sha256(alive)
 
 
-def _intake(source: SourceFile, rules: ImportRules, before: tuple[int, int, int], sha256: str) -> Intake:
+def _info_of(source: SourceFile, rules: ImportRules, before: tuple[int, int, int], sha256: str) -> ImportedFileInfo:
     if source.state() != before:
         raise BadDelayFile(f"{source.name} was changed while it was read")
     assert rules.window is not None
-    return Intake(rules.window, rules.rows, rules.first_due, rules.last_due, before[1], sha256)
+    return ImportedFileInfo(rules.window, rules.rows, rules.first_due, rules.last_due, before[1], sha256)
 
 
 def _link(source: SourceFile, temporary: Path) -> bool:
@@ -299,16 +301,16 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch[at : at + rows]
 
 
-def earlier_intake(
+def earlier_import(
     target: Path,
     window: int,
     sha256: str,
     limits: ImportLimits,
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
-) -> Intake | None:
-    """The `Intake` of a file imported before from a source with this checksum; None if there is none, or it is damaged.
-    Reads the whole file."""
+) -> ImportedFileInfo | None:
+    """The `ImportedFileInfo` of a file imported before from a source with this checksum; None if there is none, or it
+    is damaged. Reads the whole file."""
     try:
         with SourceFile.open(target) as file:
             with pq.ParquetFile(file.path) as content_of:
@@ -323,7 +325,7 @@ def earlier_intake(
                 pass
     except (pa.ArrowException, OSError, ValueError, BadDelayFile):
         return None
-    return Intake(window, rules.rows, rules.first_due, rules.last_due, origin["size"], sha256, content)
+    return ImportedFileInfo(window, rules.rows, rules.first_due, rules.last_due, origin["size"], sha256, content)
 
 
 def _write(
