@@ -69,7 +69,7 @@ class EmbeddedBus:
         self._epochs: dict[str, int] = {}
         self._tails = TailCache(buffer_bytes)
         self._history = ChunkReader(db)
-        self._compactor = Compactor(db)
+        self.compactor = Compactor(db)
         self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint)
         self._subscriptions = Subscriptions(self._commits.check)
         self._closing = asyncio.Lock()
@@ -380,7 +380,7 @@ class EmbeddedBus:
             partition.position += chunk.size
             self._tails.add(partition.tail, chunk)
         for partition, trim in group.trims.items():
-            self._compactor.record_trim(
+            self.compactor.record_trim(
                 partition.key(0), partition.key(trim.cut), trim.start.position - partition.start.position
             )
             partition.start, partition.cut = trim

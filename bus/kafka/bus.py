@@ -82,17 +82,17 @@ class KafkaBus:
         self._own_topics = OwnTopics(self.wire, self.catalog, self._maker, self._begin_again)
         self.own = self._own_topics.partitions
         self._incarnations: Counter[str] = Counter()
-        self._fetcher = Fetcher(
-            self._wire, options.buffer_bytes, self.subscriptions.wake, self._ends.end_of, self._own_topics.doubt
+        self.fetcher = Fetcher(
+            self.wire, options.buffer_bytes, self.subscriptions.wake, self.ends.end_of, self._own_topics.doubt
         )
-        self._reader = BrokerReader(self._wire, self._saw_end)
-        self._watch = Watch(self._wire, self._catalog, self._saw_end)
-        self._consumer_offsets = ConsumerOffsets(self._wire, options.names.cursors)
-        self._producers = PartitionProducers(self._wire)
+        self._reader = BrokerReader(self.wire, self._saw_end)
+        self._watch = Watch(self.wire, self.catalog, self._saw_end)
+        self.consumer_offsets = ConsumerOffsets(self.wire, options.names.cursors)
+        self._producers = PartitionProducers(self.wire)
         # A broker answers one request of a producer at a time, and a producer fails as a whole. A slow or refusing
         # topic must not delay commands.
-        self._commands, self._administrative, self._to_topics = (
-            Appender(options, self._catalog, self._on_end, clock) for _ in range(3)
+        self.commands, self._administrative, self.to_topics = (
+            Appender(options, self.catalog, self._on_end, clock) for _ in range(3)
         )
         self.clock_probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self.wire, self._maker, options, clock)
@@ -126,7 +126,7 @@ class KafkaBus:
             await bus.wire.close()
             raise
         for work, name in (
-            (bus._fetcher.run(), "kafka tails"),
+            (bus.fetcher.run(), "kafka tails"),
             (bus._watch.run(), "kafka watch"),
             (bus.wire.keep_asking(), "kafka ping"),
             (bus._own_topics.run(), "kafka own topics"),
@@ -159,7 +159,7 @@ class KafkaBus:
             appends = [appender.append(part) for appender, part in parts.items()]
             outcomes = dict(ChainMap(*map(dict, await asyncio.gather(*appends))))
         results = join_outcomes(outcomes)
-        self._wire.record_answer()
+        self.wire.record_answer()
         for where, end in ends.items():
             if results[where].first_offset < end:  # no shard reads the record there
                 self._end_reason = LogFailed(
@@ -181,8 +181,8 @@ class KafkaBus:
             if older is not None:
                 await older.retire()
             committer = KafkaCommitter(
-                name, self._options, self._wire, self._catalog, self._own, self._producers, written, self._clock,
-                self._on_commit, self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
+                name, self.options, self.wire, self.catalog, self.own, self._producers, written, self._clock,
+                self._on_commit, self._decisions[name], await uses_v2(self.options, self.wire), self._failpoint,
             )  # fmt: skip
             self._committers[name] = committer
             await committer.open()
@@ -203,10 +203,10 @@ class KafkaBus:
         if not 0 <= partition < self.own[topic]:
             return []
         while True:
-            in_memory = self._fetcher.read(where, offset, max_records, max_bytes)
+            in_memory = self.fetcher.read(where, offset, max_records, max_bytes)
             if in_memory is not None:
                 return in_memory
-            first = self._fetcher.first(where)
+            first = self.fetcher.first(where)
             records = await self._reader.read(where, offset, max_records, max_bytes, first)
             if records:
                 return records
@@ -228,8 +228,8 @@ class KafkaBus:
             if attempt == _PATIENCE // 2:
                 await self.wire.refresh()
             await asyncio.sleep(_SOON_S)
-        if topic not in self._own:  # commits to duemq's own topics stay committed, and `Fetcher` relies on it
-            self._ends.set(where, end)  # another client's older transaction is open, or the topic was recreated
+        if topic not in self.own:  # commits to duemq's own topics stay committed, and `Fetcher` relies on it
+            self.ends.set(where, end)  # another client's older transaction is open, or the topic was recreated
         return end
 
     async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
@@ -255,7 +255,7 @@ class KafkaBus:
     def reach(self, topic: str, partition: int) -> int:
         self._check()
         where = (topic, partition)
-        return self._fetcher.reach(where) if topic in self._own else self._ends.end_of(where)
+        return self.fetcher.reach(where) if topic in self.own else self.ends.end_of(where)
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         self._check()
@@ -264,11 +264,11 @@ class KafkaBus:
             return WatchedSubscription(inner, self._watch, (topic, partition))
         partitions = [(topic, each) for each in (range(self.own[topic]) if partition is None else (partition,))]
         for where in partitions:
-            self._fetcher.follow(where, self._ends.find(where))
+            self.fetcher.follow(where, self.ends.find(where))
 
         def want() -> None:
             for where in partitions:
-                self._fetcher.want(where)
+                self.fetcher.want(where)
 
         return FollowedSubscription(inner, want)
 
@@ -299,8 +299,8 @@ class KafkaBus:
 
     async def look_up_topics(self, topics: Collection[str]) -> None:
         self._check()
-        await self._catalog.refresh(topics)
-        if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
+        await self.catalog.refresh(topics)
+        if len(topics) == 1 and (denied := self.catalog.denied.intersection(topics)):
             (topic,) = denied
             raise WriteRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
 
@@ -316,7 +316,7 @@ class KafkaBus:
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
-        if topic not in await self._catalog.refresh([topic]):
+        if topic not in await self.catalog.refresh([topic]):
             return None
         info = await self._info(topic)
         if info.trouble and topic in self.own:
@@ -325,8 +325,8 @@ class KafkaBus:
 
     async def topics(self) -> list[TopicInfo]:
         self._check()
-        own = self._options.names.own
-        return await self._catalog.infos([topic for topic in await self._catalog.refresh() if own(topic) is not None])
+        own = self.options.names.own
+        return await self.catalog.infos([topic for topic in await self.catalog.refresh() if own(topic) is not None])
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         self._check()
@@ -348,25 +348,25 @@ class KafkaBus:
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
-        return await self._consumer_offsets.get(topic, consumer)
+        return await self.consumer_offsets.get(topic, consumer)
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         self._check()
-        await self._consumer_offsets.put(topic, consumer, cursor)
+        await self.consumer_offsets.put(topic, consumer, cursor)
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         self._check()
         if offsets:  # Kafka keeps no offsets of a missing topic
-            await self._consumer_offsets.begin_group(topic, group, offsets)
+            await self.consumer_offsets.begin_group(topic, group, offsets)
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
         self._check()
-        return await self._consumer_offsets.group_position(topic, group, partition)
+        return await self.consumer_offsets.group_position(topic, group, partition)
 
     async def readers(self, topic: str) -> list[str]:
         self._check()
         info = await self.topic(topic)
-        return await self._consumer_offsets.readers(topic, info.partitions) if info else []
+        return await self.consumer_offsets.readers(topic, info.partitions) if info else []
 
     # --- status ---------------------------------------------------------------------------------------------------
 
@@ -380,7 +380,7 @@ class KafkaBus:
         return str(self._end_reason) if self._end_reason is not None else self.wire.trouble()
 
     def troubles(self) -> Mapping[Partition, str]:
-        return self._fetcher.troubles() | self._own_topics.unled()
+        return self.fetcher.troubles() | self._own_topics.unled()
 
     async def clock_offset_ms(self) -> float:
         self._check()
@@ -449,7 +449,7 @@ class KafkaBus:
         await self.wire.cut(before)
         for where, offset in before.items():
             self._reader.drop(where)
-            self._fetcher.trim(where, offset)
+            self.fetcher.trim(where, offset)
 
     def _begin_again(self, topic: str) -> None:
         """A topic of duemq that is not vital was replaced: its readers begin at its start."""
@@ -460,8 +460,8 @@ class KafkaBus:
         self._incarnations[topic] += 1
         self.ends.forget(topic)
         self._reader.forget(topic)
-        self._fetcher.restart(topic)
-        self.subscriptions.wake([(topic, partition) for partition in range(self._own[topic])])
+        self.fetcher.restart(topic)
+        self.subscriptions.wake([(topic, partition) for partition in range(self.own[topic])])
 
     def _drop_topic(self, topic: str) -> None:
         """A later topic of that name has other ends and other records."""
@@ -470,11 +470,11 @@ class KafkaBus:
             self._reader.forget(topic)
 
     def _on_end(self, where: Partition, end: int) -> None:
-        before = self._ends.find(where)
+        before = self.ends.find(where)
         if before is None or end > before:
             self.ends.set(where, end)
             # Readers of a followed partition are woken when its frames arrive.
-            if not self._fetcher.follows(where):
+            if not self.fetcher.follows(where):
                 self.subscriptions.wake((where,))
 
     def _saw_end(self, where: Partition, end: int) -> None:
@@ -485,12 +485,12 @@ class KafkaBus:
             self._on_end(where, end)
 
     def _on_commit(self, results: AppendResults, before: int, after: int) -> None:
-        self._wire.record_answer()
+        self.wire.record_answer()
         for where, batch in results.items():
             # If its first frame can be read, all can.
             self._on_end(where, batch.first_offset + 1)
-            if where[0] in self._own:
-                self._probe.sample(batch.timestamp, before, after)
+            if where[0] in self.own:
+                self.clock_probe.sample(batch.timestamp, before, after)
 
 
 def _check_frames(topic: str, partition: int, metadata: TopicMetadata | None, frames: Sequence[bytes]) -> None:

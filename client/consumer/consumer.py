@@ -92,7 +92,7 @@ class Consumer:
         self._log = log
         self._watcher = watcher
         self._retry = retry_topic(group)
-        self._routes = Routes()
+        self.routes = Routes()
         self._trackers: dict[Partition, OffsetTracker] = {}
         self._pool = WorkerPool(self, self.options.concurrency, self.options.keys_at_once)
         self._in_place = self.options.ordered or self.options.broadcasting
@@ -168,11 +168,11 @@ class Consumer:
     def lag(self) -> int | None:
         """Messages of this member's partitions that are not done; None while unknown. On Kafka, transaction markers
         count, too."""
-        if self._source is None or not self._trackers:
+        if self.source is None or not self._trackers:
             return None
         undone = 0
         for partition, tracker in self._trackers.items():
-            if (end := self._source.end(partition)) is None:
+            if (end := self.source.end(partition)) is None:
                 return None
             undone += tracker.undone(end)
         return undone
@@ -314,7 +314,7 @@ class Consumer:
             return
         try:
             async with asyncio.timeout(min(max(until - now(), 0) + _LATE_S / 2, _SAVE_S)):
-                await self._save(self._source, trackers)
+                await self._save(self.source, trackers)
         except TimeoutError:
             log.warning(
                 "consumer of group %s cannot store offsets of partitions that it loses: messages will come again",
@@ -408,16 +408,16 @@ class Consumer:
         if self._in_place:
             for offset in aside.came(records[-1].offset, asyncio.get_running_loop().time()):
                 tracker.done(offset)
-        if self._watcher is not None and self._source is not None:
-            self._watcher.pulled(partition, self._source.log_id(partition.topic), list(times), start)
+        if self._watcher is not None and self.source is not None:
+            self._watcher.pulled(partition, self.source.log_id(partition.topic), list(times), start)
         self._counts[partition.topic, "skipped"] += skipped
         self._pool.put(works)
 
     def _tracker(self, partition: Partition, start: int) -> OffsetTracker:
         """The tracker of a partition; `start` is the position of a new one."""
         if (tracker := self._trackers.get(partition)) is None:
-            assert self._source is not None
-            tracker = self._trackers[partition] = OffsetTracker(start, self._source.done(partition))
+            assert self.source is not None
+            tracker = self._trackers[partition] = OffsetTracker(start, self.source.done(partition))
         return tracker
 
     def _key(self, message: Message) -> object:

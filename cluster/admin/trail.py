@@ -128,7 +128,7 @@ class Trail:
             except (TimeoutError, *_EXPECTED) as error:
                 self._lose(self._pop_denied(), error)
 
-    async def _flush(self) -> float:
+    async def flush(self) -> float:
         if entries := self._pop_denied():
             try:
                 await self._append(DENIALS, entries)

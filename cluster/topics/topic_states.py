@@ -94,8 +94,8 @@ class TopicStates:
             except (WriteRefused, Rejected, LogFailed) as error:
                 log.error("topic %s is not there: %s", topic, error, extra={"action": "topics"})
         try:
-            topics = await self._bus.topics()
-            await self._bus.look_up_topics([topic.name for topic in topics if topic.name not in INTERNAL])
+            topics = await self.bus.topics()
+            await self.bus.look_up_topics([topic.name for topic in topics if topic.name not in INTERNAL])
         except LogFailed as error:  # a topic of a shared log in trouble must not prevent the start
             log.warning("topics are looked up as they are needed: %s", error, extra={"action": "topics"})
 
@@ -186,9 +186,9 @@ class TopicStates:
         self._answers.pop(topic, None)
         try:
             async with self._turn:
-                await self._bus.look_up_topics([topic])
-                if self._bus.topic_state(topic) is None and self._partitions:
-                    await self._bus.create_topic(topic, self._partitions)
+                await self.bus.look_up_topics([topic])
+                if self.bus.topic_state(topic) is None and self._partitions:
+                    await self.bus.create_topic(topic, self._partitions)
             return
         except WriteRefused as error:
             reason, detail = error.reason, error.detail

@@ -82,7 +82,7 @@ class FileImporter:
         )  # fmt: skip
         self._store = replica.store
         self._candidates = Candidates(policy, self.why_pending)
-        self._outcomes: dict[int, LocalFile | ImportProblem] = {}
+        self.outcomes: dict[int, LocalFile | ImportProblem] = {}
         self._rechecks: list[tuple[int, int]] = []  # a heap: time of the next try (ms), and the offset of the command
         self._failures: dict[int, int] = {}  # how often an import failed for a reason other than the file
         self._copies: dict[int, int] = {}  # how many replicas have a file that is here, while they are too few
@@ -298,7 +298,7 @@ class FileImporter:
         return ImportProblem(reason, final, since, away)
 
     def _record_outcome(self, offset: int, outcome: LocalFile | ImportProblem, recheck_at: int | None = None) -> None:
-        self._outcomes[offset] = outcome
+        self.outcomes[offset] = outcome
         if recheck_at is not None:
             heappush(self._rechecks, (recheck_at, offset))
         self._weigh(offset, outcome)

@@ -23,7 +23,7 @@ class WrittenTopics:
             self.record(last)
 
     def record(self, entry: Entry) -> None:
-        at, written_at = entry.at, self._written_at
+        at, written_at = entry.at, self.written_at
         if entry.topics is None:
             self._incomplete_until = at + _KEPT_MS
         for topic in entry.topics or ():

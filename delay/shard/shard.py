@@ -382,7 +382,7 @@ class Shard:
                 await asyncio.sleep(0)
 
     def _on_current(self, node: ShardHost) -> None:
-        self._behind, self._copies, self._no_copy = 0, 0, ""
+        self.behind, self._copies, self._no_copy = 0, 0, ""
         self.progress.publish(self.replica.entry)
         node.on_ready(self.number)
 

@@ -198,7 +198,7 @@ class MessageIndex:
             some = list(_up_to(chunks.items(), [count for _, count in chunks.items()]))
             return Merge(chunks=tuple(some))
         groups: defaultdict[RunGroup, list[Run]] = defaultdict(list)
-        for run in self._runs:
+        for run in self.runs:
             if run.size < _MAX_MERGED // 2:
                 groups[run.group].append(run)
         for group, runs in groups.items():
@@ -240,11 +240,11 @@ class MessageIndex:
 
     def purge(self, horizon: int) -> None:
         """Drop the groups whose rows were all due before this time (ms)."""
-        for wait_class in {run.group.wait_class for run in self._runs}:
+        for wait_class in {run.group.wait_class for run in self.runs}:
             first = RunGroup(wait_class, first_kept_bucket(wait_class, horizon))
-            if any(run.group.wait_class == wait_class and run.group < first for run in self._runs):
+            if any(run.group.wait_class == wait_class and run.group < first for run in self.runs):
                 self._store.drop(b"", _prefix(RunGroup(wait_class, 0)), _prefix(first))
-                self._runs = [run for run in self._runs if run.group.wait_class != wait_class or run.group >= first]
+                self.runs = [run for run in self.runs if run.group.wait_class != wait_class or run.group >= first]
                 self.version += 1
 
     # --- searching ------------------------------------------------------------------------------------------------

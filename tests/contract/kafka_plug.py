@@ -61,7 +61,7 @@ class RenamedBus:
         there = self.there(batches)
         landed = await self.inner.append(there)
         for (topic, partition), where in landed.items():
-            if self.inner._fetcher.follows((topic, partition)):
+            if self.inner.fetcher.follows((topic, partition)):
                 await self._reached(topic, partition, where.offset(len(there[topic, partition]) - 1) + 1)
         return self.back(landed)
 

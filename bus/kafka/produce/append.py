@@ -76,8 +76,8 @@ class Appender:
         max_bytes: int = _WAITING_BYTES,
     ) -> None:
         self._options, self._catalog, self._on_end, self._clock = options, catalog, on_end, clock
-        self._max_bytes, self._waiting_bytes = max_bytes, 0
-        self._producer: Any = None
+        self.max_bytes, self.waiting_bytes = max_bytes, 0
+        self.producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
         self.sends: dict[asyncio.Future[None], Any] = {}  # in flight, with their producers
         self.lanes: dict[Partition, list[_Call]] = {}

@@ -72,10 +72,8 @@ class KafkaCommitter:
         self._reason: DuemqError | None = None  # why it has ended
         self._stopping: asyncio.Task[None] | None = None
         setup = ProducerSetup(name, options, wire, catalog, own, self._coordinator_lost)
-        self._producer: Producer = make_producer(setup, v2=v2)
-        self._hanging = OpenTransaction(
-            wire, producers, setup.transactional_id, self._producer, own, written, decisions
-        )
+        self.producer: Producer = make_producer(setup, v2=v2)
+        self.hanging = OpenTransaction(wire, producers, setup.transactional_id, self.producer, own, written, decisions)
 
     async def open(self) -> None:
         """Fence the previous committer and make the broker end its transaction. Raises LogFailed or Unavailable."""
@@ -152,9 +150,9 @@ class KafkaCommitter:
 
     async def _transaction(self, batches: Batches) -> AppendResults:
         stamp = self._clock()
-        record_batches = await self._prepare(batches, stamp)
-        await self._producer.begin()  # first: later checks are valid for the coordinator of this transaction
-        await self._hanging.check(record_batches)
+        record_batches = await self.prepare(batches, stamp)
+        await self.producer.begin()  # first: later checks are valid for the coordinator of this transaction
+        await self.hanging.check(record_batches)
         self._failpoint("before_commit")
         try:
             before = self._clock()

@@ -126,7 +126,7 @@ class Catalog:
         ]
         if stale:
             await self.refresh(stale)
-            by_topic.update((topic, self._topics.get(topic)) for topic in stale)
+            by_topic.update((topic, self.topics.get(topic)) for topic in stale)
         return {topic: metadata for topic, metadata in by_topic.items() if metadata is not None}
 
     async def recall(self, topic: str) -> TopicMetadata | None:

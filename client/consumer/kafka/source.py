@@ -95,8 +95,8 @@ class KafkaMessageSource:
         self.starts = Starts(self.kafka, options, first)
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
         self._missing: frozenset[str] = frozenset()
-        self._parking = ParkedPartitions(self._kafka, self._starts, changes, self._store)
-        self._identity = TopicIdentity(self._kafka, topics, self._starts, self._parking, changes)
+        self.parking = ParkedPartitions(self.kafka, self.starts, changes, self.store)
+        self.identity = TopicIdentity(self.kafka, topics, self.starts, self.parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
         self._held_partitions: frozenset[TopicPartition] = frozenset()
@@ -123,11 +123,11 @@ class KafkaMessageSource:
             mend_header_names(fetcher_of(self.kafka))
         else:
             stored = await asyncio.to_thread(self._file.load)
-            self._starts.known_topics |= self._file.topics
-            await self._kafka.start()
-            mend_header_names(fetcher_of(self._kafka))
+            self.starts.known_topics |= self._file.topics
+            await self.kafka.start()
+            mend_header_names(fetcher_of(self.kafka))
             await self._assign_all(stored)
-        work = [("partitions", self._check_often), ("starts", self._parking.run), ("topics", self._compare_often)]
+        work = [("partitions", self.check_often), ("starts", self.parking.run), ("topics", self.compare_often)]
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
@@ -152,7 +152,7 @@ class KafkaMessageSource:
             await asyncio.sleep(self._pulls.record_failure(error))
         else:
             self._pulls.record_success()
-            if not pulled or self._changes.sure.is_set():
+            if not pulled or self.changes.sure.is_set():
                 return pulled
             turn, self._keeps_back = self.changes.turn, True
             try:
@@ -303,13 +303,13 @@ class KafkaMessageSource:
 
     # --- new topics ------------------------------------------------------------------------------------------------
 
-    async def _check_often(self) -> None:
+    async def check_often(self) -> None:
         """aiokafka itself checks every `metadata_max_age_ms`, which is too late for a topic that was just created."""
         looks = 0
 
         async def turn() -> float:
             nonlocal looks
-            missing = await self._check_partitions()
+            missing = await self.check_partitions()
             for topic in sorted(self._missing - missing):
                 log.info("topic %s of group %s exists now", topic, self._group, extra={"action": "subscribe"})
             for topic in sorted(missing - self._missing):
@@ -335,17 +335,17 @@ class KafkaMessageSource:
         """See `TopicIdentity.compare`."""
         async with self._comparing:
             if self._file is None:
-                return await self._identity.compare()
-            doubts = self._changes.doubts
+                return await self.identity.compare()
+            doubts = self.changes.doubts
             await self._assign_all({})
-            return self._changes.confirm(doubts)
+            return self.changes.confirm(doubts)
 
-    async def _check_partitions(self) -> frozenset[str]:
+    async def check_partitions(self) -> frozenset[str]:
         """Check for new partitions. Returns the topics that are missing now."""
         if self._file is not None:
             async with self._comparing:
                 return await self._assign_all({})
-        await self._compare()
+        await self.compare()
         async with self._saving:
             await self._commit({})
         if missing := self._unknown():

@@ -261,7 +261,7 @@ class WorkerPool:
                 self._ready.append(work)
 
     def _enter(self, work: Work, limit: int) -> Work | None:
-        key = self._keys.get(work.key)
+        key = self.keys.get(work.key)
         if work.key in work.tracker.aside.keys or (key and key.failing and len(key.waiting) >= _KEPT):
             self._owner.set_aside(work)
             return None
@@ -276,7 +276,7 @@ class WorkerPool:
 
     def _following(self, work: Work) -> Work | None:
         """The worker's next message: one that waited for the same key."""
-        key = self._keys[work.key]
+        key = self.keys[work.key]
         key.failing.discard(work)
         if key.waiting:
             following = key.waiting.popleft()
@@ -312,7 +312,7 @@ class WorkerPool:
                 and worker.task is not None
             ):
                 worker.task.cancel()
-        for key in self._keys.values():
+        for key in self.keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:
                 key.waiting.append(work) if not work.tracker.closed else self._owner.released(work)

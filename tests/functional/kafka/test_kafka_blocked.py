@@ -119,9 +119,9 @@ async def test_an_import_under_way_in_the_same_process_goes_on(kafka: KafkaServe
     await committer.producer.begin()
     await committer.producer.send(await committer.prepare({(log, 0): frames("slow")}, wall_clock()), BROKERS_S)
     await until(lambda: bool(bus.blocked()))
-    await bus._blocked.refresh()
-    await committer._producer.commit()
-    async with asyncio.timeout(WITHIN_S):
+    await bus.blocked_partitions.refresh()
+    await committer.producer.commit()
+    async with asyncio.timeout(SERVERS_S):
         while not (texts := await values(bus, log)):  # noqa: ASYNC110 - a commit is answered before its marker stands
             await asyncio.sleep(0.02)
     assert texts == ["slow"]

@@ -45,7 +45,7 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
     request = OffsetCommitRequest(f"duemq-place-{who}", -1, "", -1, [(topic, [(0, 0, note)])])
 
     async def ask() -> None:
-        ((_, ((_, code),)),) = (await bus._consumer_offsets._ask(f"duemq-place-{who}", request)).topics
+        ((_, ((_, code),)),) = (await bus.consumer_offsets.ask_coordinator(f"duemq-place-{who}", request)).topics
         assert code == 0
 
     await bus.wire.retry(ask)

@@ -59,7 +59,7 @@ async def test_take_overs_ask_about_no_topic_of_others_and_all_at_once(
     assert set().union(*asked) == {ledger, topic} and len(asked) <= SHARDS // 2
     for number, committer in enumerate(opened):
         looked = {(topic, each) for each in range(3)} | {(ledger, each) for each in range(SHARDS)}
-        assert committer._hanging._checked == looked
+        assert committer.hanging.checked == looked
         await committer.commit({(ledger, number): frames("entry"), (topic, 0): frames("message")})
     assert len(await values(bus, topic)) == SHARDS
 

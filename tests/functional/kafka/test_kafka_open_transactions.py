@@ -190,7 +190,7 @@ async def test_a_partition_is_looked_at_before_its_first_record(two: tuple[Kafka
     await begin(older, {topic: frames("lost")})
     await older.producer.abort()
     newer = await other.committer("shard-0")
-    newer._hanging._checked.clear()  # as if its broker had not answered when the committer began
+    newer.hanging.checked.clear()  # as if its broker had not answered when the committer began
     await write_unknown(newer, {topic: frames("lost")})
     with pytest.raises(LogFailed, match="hangs"):
         await newer.commit({ledger: frames("entry 2"), topic: frames("two")})

@@ -18,6 +18,7 @@ from duemq.storage.checkpoint import checkpoint
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest
 from duemq.storage.checkpoint.replica_swap import PartialFile
 from duemq.storage.keyspace import POSITION, LedgerPosition
+from tests.support.patience import SERVERS_S
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
 

@@ -94,13 +94,10 @@ class Group:
 
 def with_source(kafka: Group, use: Callable[[KafkaMessageSource], Awaitable[None]]) -> None:
     async def run() -> None:
-        source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
-        own, source._kafka = source._kafka, kafka
-        source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
-        try:
-            await use(source)
-        finally:
-            source._kafka = own
-            await source.stop()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("duemq.client.consumer.kafka.source.new_consumer", lambda **settings: kafka)
+            patch.setattr("duemq.client.consumer.kafka.source.start_without_topics", lambda kafka: None)
+            source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
+        await use(source)
 
     asyncio.run(run())

@@ -9,6 +9,7 @@ from aiohttp import web
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.reader import read
 from duemq.bench.clients.send import ACCEPTED, REJECTED, SendJob, SendWindow, fill, send_singly, send_steadily
+from tests.support.patience import WITHIN_S
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

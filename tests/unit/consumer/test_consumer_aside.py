@@ -158,8 +158,8 @@ def test_a_partition_that_goes_takes_along_what_was_set_aside() -> None:
         consumer = consumer_of(handle)
         async with working(consumer, log, LONG_S):
             await until(lambda: handle.done[0, b"b"])
-            await consumer._lost([TOPIC])
-            assert consumer.in_hand == 0 and consumer._pool._keys == {}
+            await log.lose(TOPIC)
+            assert consumer.in_hand == 0
             assert log.saved[TOPIC].done == ((50, 51),)
             await asyncio.sleep(10)
             assert handle.tries.total() == 2 and log.next[TOPIC] == 51

@@ -64,14 +64,8 @@ def test_a_broadcasting_member_without_a_home_is_told_what_to_set(monkeypatch: p
     assert refused.value.field == "offsets_folder"
 
 
-def test_a_source_passes_options_on() -> None:
-    async def run() -> None:
-        options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
-        source = KafkaMessageSource("g", "127.0.0.1:1", options, ["t"], (), changes([]))
-        try:
-            assert source._kafka._client._client_id == "mine" and source._kafka._max_poll_interval_ms == 9
-        finally:
-            await source.stop()
+def test_a_source_passes_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: dict[str, object] = {}
 
     def consumer(**settings: object) -> Group:
         passed.update(settings)
@@ -80,7 +74,7 @@ def test_a_source_passes_options_on() -> None:
     monkeypatch.setattr("duemq.client.consumer.kafka.source.new_consumer", consumer)
     monkeypatch.setattr("duemq.client.consumer.kafka.source.start_without_topics", lambda kafka: None)
     options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
-    Source("g", "127.0.0.1:1", options, ["t"], (), changes([]))
+    KafkaMessageSource("g", "127.0.0.1:1", options, ["t"], (), changes([]))
     assert (passed["client_id"], passed["max_poll_interval_ms"]) == ("mine", 9) and "linger_ms" not in passed
 
 
@@ -132,10 +126,10 @@ def test_a_topic_with_another_id_is_read_anew() -> None:
     """Also where its log has become longer than the old one was, and no fetch fails."""
 
     async def use(source: KafkaMessageSource) -> None:
-        identity, source._changes.moving = source._identity, True
-        source._changes.doubt()
-        assert not await identity.compare() and source._changes.in_doubt.is_set()
-        source._changes.moving = False
+        identity, source.changes.moving = source.identity, True
+        source.changes.doubt()
+        assert not await identity.compare() and source.changes.in_doubt.is_set()
+        source.changes.moving = False
         kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
         assert await identity.compare() and not source.changes.in_doubt.is_set()
         assert source.parking.parked == {T0: ANEW}
@@ -154,8 +148,8 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
     kafka = Group()
 
     async def use(source: KafkaMessageSource) -> None:
-        source._starts.known_topics |= {"t", "long ago"}
-        source._changes.doubt()
+        source.starts.known_topics |= {"t", "long ago"}
+        source.changes.doubt()
         assert not await source.save({T0: FetchPosition(3, 5)}), "nobody knows yet which log this is"
         assert await source.identity.compare()
         assert await source.save({T0: FetchPosition(3, 5), RETRY: FetchPosition(1, 1)})
@@ -186,15 +180,15 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
         assert await source.save({RETRY: FetchPosition(1, 2)})
         assert kafka.commits == {RETRY: OffsetAndMetadata(1, metadata_of(2, commit=1))}
         kafka.commits[T0] = OffsetAndMetadata(5, "")  # another member has begun with it
-        await source._check_partitions()
+        await source.check_partitions()
         assert kafka.commits[RETRY] == OffsetAndMetadata(1, metadata_of(2, "00000000", ["t"], 1))
         requests = kafka.requests
-        await source._check_partitions()
+        await source.check_partitions()
         assert kafka.requests == requests, "only when it changes"
-        source._starts.known_topics.clear()
-        await source._changes.on_partitions_assigned([RETRY])
-        source._changes.confirm(source._changes.doubts)
-        await source._check_partitions()
+        source.starts.known_topics.clear()
+        await source.changes.on_partitions_assigned([RETRY])
+        source.changes.confirm(source.changes.doubts)
+        await source.check_partitions()
         assert kafka.requests == requests, "where it is in the partition of retries is not known yet"
 
     with_source(kafka, use)
@@ -251,7 +245,7 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
         raise OffsetOutOfRangeError({T0: 21})
 
     async def use(source: KafkaMessageSource) -> None:
-        assert await source._identity.compare()
+        assert await source.identity.compare()
         assert await source.save({T0: FetchPosition(15, 15), T1: FetchPosition(15, 15)})
         kafka.id <<= 40
         kafka.getmany = getmany
@@ -306,8 +300,8 @@ def test_an_offset_beyond_the_end_that_is_met_while_the_ids_are_asked_for() -> N
     kafka: Any = Group()
 
     async def use(source: KafkaMessageSource) -> None:
-        source._starts.ids["t"] = "f" * 32
-        source._changes.doubt()
+        source.starts.ids["t"] = "f" * 32
+        source.changes.doubt()
 
         def meet() -> None:
             kafka.on_ask = lambda: None
@@ -327,7 +321,7 @@ def test_what_was_read_of_a_log_that_is_gone_is_not_stored_when_partitions_move(
     kafka = Group()
 
     async def use(source: KafkaMessageSource) -> None:
-        assert await source._compare()
+        assert await source.compare()
         kafka.id <<= 40
         assert await source.compare() and source.parking.parked.keys() == {T0, T1, RETRY}
         stored = list[Collection[TopicPartition]]()
@@ -393,8 +387,8 @@ def test_a_look_for_topics_goes_on_whatever_it_meets(
                 raise answer
             return answer  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(source, "_check_partitions", look)
-        looking = asyncio.create_task(source._check_often())
+        monkeypatch.setattr(source, "check_partitions", look)
+        looking = asyncio.create_task(source.check_often())
         async with asyncio.timeout(10):
             await enough.wait()
         looking.cancel()

@@ -15,6 +15,7 @@ from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
 from duemq.client.consumer.retry.headers import RetryOrigin, returned
 from duemq.client.consumer.retry.policy import DeadLetter, Policy, Wait
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio
@@ -73,8 +74,12 @@ class Log:
 
     async def let_go(self) -> None:
         await self._answer("let go")
-        assert self.consumer is not None
-        await self.consumer._lost(list(self.consumer._trackers))
+        await self.lose(*self.left)
+
+    async def lose(self, *partitions: TopicPartition) -> None:
+        """They move to another member."""
+        assert self.lost is not None
+        await self.lost(partitions)
 
     async def idle(self) -> None:
         await self._answer("idle")
@@ -90,9 +95,16 @@ def record_of(partition: TopicPartition, offset: int, headers: Mapping[int, obje
 class Back:
     """What was sent back. Opens `log`."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self.sent: list[tuple[int, Wait | DeadLetter, str]] = []
         self.silent = False
+
+    async def open(
+        self, topics: object, retry: object, gained: PartitionsMoved, lost: PartitionsMoved, report: object
+    ) -> Log:
+        self._log.lost = lost
+        return self._log
 
     async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         if self.silent:
@@ -267,10 +279,9 @@ async def test_a_lane_that_ends_is_told_and_ends_the_consumer(caplog: pytest.Log
     with pytest.raises(ExceptionGroup):
         async with working(consumer, Log({TOPIC: 1})):
             await until(lambda: consumer.counts.total() == 1)
-            worker, running = consumer._pool._workers[0].task, consumer._running
-            assert worker is not None and running is not None
+            (worker,) = [task for task in asyncio.all_tasks() if task.get_name() == "worker-0"]
             worker.cancel()
-            await asyncio.wait([running])
+            await asyncio.wait([consumer.working])
     assert "consumer of group g ends" in caplog.text
 
 

@@ -261,7 +261,7 @@ def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch
         clock.now += 0.2
         assert new() == set()
         await catalog.refresh([f"nowhere-{number}" for number in range(2_000)])
-        assert len(catalog._missing) == 1_000
+        assert len(catalog.missing) == 1_000
         await catalog.close()
 
     asyncio.run(test())

@@ -13,7 +13,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from duemq.bus.kafka.aiokafka_internals import mend_requests
+from duemq.bus.kafka.aiokafka_internals import client_of, mend_requests
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
 from duemq.client.consumer.kafka.source import KafkaMessageSource
@@ -100,7 +100,7 @@ async def consume() -> None:
 
 async def send_back() -> None:
     publisher = RetryPublisher("g", "127.0.0.1:1", ConsumerOptions())
-    producer = await publisher._open()
+    producer = await publisher.open()
     try:
         await producer.client.send(1, None)
     finally:

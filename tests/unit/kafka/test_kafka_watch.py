@@ -52,8 +52,8 @@ def test_topics_that_nobody_waits_for_are_forgotten(monkeypatch: pytest.MonkeyPa
         await watching.ask()
         assert "missing-99" not in watching.missing
         now += 2
-        await watching._ask()
-        assert set(watching._refreshed_at) == {"there"} and not watching._missing
+        await watching.ask()
+        assert set(watching.refreshed_at) == {"there"} and not watching.missing
         assert brokers.seen == [(("there", 0), 5)] * 2
 
     asyncio.run(scenario())

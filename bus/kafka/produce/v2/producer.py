@@ -41,8 +41,8 @@ class ProducerV2:
     """
 
     def __init__(self, setup: ProducerSetup) -> None:
-        self._setup, self._id = setup, setup.transactional_id
-        self._epoch = _NONE
+        self._setup, self.transactional_id = setup, setup.transactional_id
+        self.epoch = _NONE
         self._ended = time.monotonic()  # when the last transaction ended
         self.node = -1  # the coordinator
         self._link: object | None = None  # the connection to it, since the transaction began
