@@ -1,8 +1,8 @@
 """Celery tasks with an eta, held by duemq. Needs a running duemq and a Redis; docs/guides/celery.md explains it.
 
 pip install 'duemq[celery]' 'celery[redis]'
+duemq destination add celery redis://127.0.0.1:6379/0 --topic celery --option envelope=celery
 celery -A celery_app worker
-celery -A celery_app duemq-relay
 python celery_app.py
 """
 

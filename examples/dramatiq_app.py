@@ -2,8 +2,8 @@
 it.
 
 pip install 'duemq[dramatiq]' 'dramatiq[redis]'
+duemq destination add dramatiq redis://127.0.0.1:6379/0 --topic dramatiq --option envelope=dramatiq
 dramatiq dramatiq_app
-python -m duemq.client.dramatiq dramatiq_app
 python dramatiq_app.py
 """
 

@@ -5,7 +5,7 @@
     python from_celery.py unacked.json celery.json
 
 A worker that gets a task with an eta keeps it in the hash `unacked`; those that no worker has yet are in the lists of
-their queues. Payloads are those of `duemq.client.celery`, so its relay runs the tasks. Redis is only read.
+their queues. Payloads are those of `duemq.client.celery`, for its destination. Redis is only read.
 docs/guides/pipeline/migrate.md has the steps.
 """
 
@@ -21,8 +21,8 @@ import redis
 from pending_rows import Documents, NotPending, PendingRow, from_base64, options, read_documents, write_rows
 
 from duemq.client.celery.envelope import Envelope
+from duemq.client.deferred import DeferredQueue
 from duemq.client.http.times import to_ms
-from duemq.client.relay.deferred import DeferredQueue
 
 PRIORITIES = (0, 3, 6, 9)  # kombu keeps a list for each of these steps of a queue
 SEPARATOR = "\x06\x16"

@@ -43,7 +43,7 @@ def show(group: GroupLag) -> None:
     print(f"lag: {total.lag}, the oldest message is {(total.lag_ms or 0) / 1000:.1f} s old")
     print(f"in hand: {'unknown' if total.inflight is None else total.inflight}")
     if total.matching is not None:
-        print(f"tagged paid: {total.matching.messages} ±{total.matching.error}")
+        print(f"tagged paid: {total.matching.messages}{'' if total.matching.exact else '+'}")
 
 
 async def main(bootstrap: str, topic: str, group: str) -> None:

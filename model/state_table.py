@@ -1,4 +1,4 @@
-"""State machines as tables: the next state by state and event. Pure. `docs/reference/states.md` has all diagrams."""
+"""State machines as tables: the next state by state and event. Pure. `make docs` draws them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pipeline raises. All are DuemqErrors: the commands print them as one line."""
+"""The pipeline's errors. All are DuemqErrors: the commands print them as one line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ from duemq.model.errors import DuemqError
 
 
 class SparkUnavailable(DuemqError):
-    """Spark cannot be started: the sentence says what is missing, and how to get it."""
+    """Spark cannot be started: the sentence names the missing part, and how to get it."""
 
 
 class JobFailed(DuemqError):
-    """A job cannot go on. What it has done so far stands as its sentence says, and it can be run again."""
+    """A job cannot go on. The sentence says which work is done; the job can be run again."""
+
+
+class RowsRejected(JobFailed):
+    """A strict job has rejected rows: nothing is scheduled or sent."""
+
+
+class Stopped(DuemqError):
+    """Ctrl-C. The sentence says how to go on."""
 
 
 class BadInput(DuemqError):
-    """What was given is not what the job can work with: a missing column, a wrong type. Nothing was done."""
+    """The input cannot be used: a missing column, a wrong type. Nothing was done."""

@@ -1,4 +1,4 @@
-"""What each package of Spark jobs imports first, so that a missing Spark is one sentence."""
+"""Imported first by each package of Spark jobs, to report a missing Spark in one sentence."""
 
 from duemq.model.extras import extra_missing
 

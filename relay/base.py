@@ -16,6 +16,7 @@ An outlet that is also a `Watcher` (`client/consumer/base.py`) is told which rec
 
 from __future__ import annotations
 
+import asyncio
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -65,6 +66,22 @@ class Outlet(Protocol):
     async def close(self) -> None:
         """Close all connections, within a few seconds. Idempotent."""
         ...
+
+
+class NotMapped(Exception):
+    """The destination's system cannot hold the message. `reply` says why."""
+
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reply = Reply(Result.REJECTED, status, detail)
+
+
+def resolve(reply: asyncio.Future[Reply], with_: Reply) -> bool:
+    """Answer a message. False if its caller no longer waits."""
+    if reply.done():
+        return False
+    reply.set_result(with_)
+    return True
 
 
 class OutletMissing(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -10,7 +10,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.timing import shown
 from duemq.web.admission import Share, share_of
 
 SMALL_BODY_BYTES = 64 << 10
@@ -29,14 +28,6 @@ def header(request: Request, name: bytes) -> str | None:
     """The first header of this (lower-case) name. Faster than `request.headers`, which decodes all headers."""
     value = headers_of(request.scope).get(name)
     return None if value is None else value.decode("latin-1")
-
-
-def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:
-    """Raises Rejected `unknown_field`, which names the first unknown field, and the known ones."""
-    for name in body:
-        if name not in fields:
-            listed = f"known {'is' if len(fields) == 1 else 'are'} {', '.join(fields)}"
-            raise Rejected("unknown_field", f"{shown(name)} is not a field here; {listed}", name[:80])
 
 
 async def read_body(request: Request, limit: int, code: str = "payload_too_large") -> bytes | bytearray:

@@ -1,8 +1,8 @@
 """A hierarchical timing wheel that counts.
 
 The store keeps the messages in order of due time, so the rows of a period are one contiguous range of keys, and the
-wheel only holds their number. It is a second book next to the store: it says when to read and how many rows to expect.
-A difference between the two books raises `CountMismatch`.
+wheel only holds their number. It is a second count next to the store: it says when to read and how many rows to expect.
+A difference between the two raises `CountMismatch`.
 
 Levels nest as in hierarchical timing wheels (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987):
 slots of 1 ms, 1 s, 1 min, and windows of 30 min to any horizon. Here they form a trie of counts:

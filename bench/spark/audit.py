@@ -27,7 +27,7 @@ import typer
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from duemq.bus.kafka.produce.batches import batches_of
+from duemq.bus.kafka.record_batches import batches_of
 from duemq.bus.partitioner import partition_of
 from duemq.model.log.ledger import Answer, DeferredMessage, Entry, OutcomeCounts
 from duemq.model.messages.ids import IdCodec

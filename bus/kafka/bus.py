@@ -30,11 +30,11 @@ from duemq.bus.kafka.fetch.reader import BrokerReader
 from duemq.bus.kafka.fetch.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.append import Appender, join_outcomes, recall_before_append
-from duemq.bus.kafka.produce.batches import refusal_of
 from duemq.bus.kafka.produce.choice import uses_v2
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.bus.kafka.produce.states import CommitterState
+from duemq.bus.kafka.record_batches import refusal_of
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
@@ -75,7 +75,7 @@ class KafkaBus:
         self._abandoned = {options.transactional_id(name): name for name in abandoned}
         self._end_reason: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
-        self.wire = Wire(options)
+        self.wire = Wire(options.client())
         self.ends = LogEnds()
         self.catalog = Catalog(self.wire, self._drop_topic)
         self._maker = TopicMaker(self.wire, self.catalog, options)

@@ -21,7 +21,7 @@ class Inspection:
 
     def __init__(self, options: KafkaOptions, clock: Callable[[], int]) -> None:
         self._options, self._clock = options, clock
-        self._wire = Wire(options)
+        self._wire = Wire(options.client())
         self._catalog = Catalog(self._wire)
         self._maker = TopicMaker(self._wire, self._catalog, options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from duemq.tls.files import TlsFiles
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 TRANSACTIONS = ("auto", "v1")
+
+# While a broker is out of reach, aiokafka logs every attempt, twenty times a second. duemq's own processes log it once,
+# and in `trouble`.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
 # How long a client waits before a retry. A new committer also waits this long while the broker ends the previous one's

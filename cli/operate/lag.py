@@ -31,9 +31,11 @@ def lag(
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this one. Can be repeated.")] = None,
     tags: Annotated[
         str | None,
-        typer.Option(help="Also count the messages with any of these tags, or estimate them; * counts all messages."),
+        typer.Option(help="Also count the messages with any of these tags; * counts all messages."),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Offsets read for an estimate.", metavar="N")] = 1_000,
+    most: Annotated[
+        int, typer.Option(min=1, help="Offsets of each topic that are read to count; above, N+ is shown.", metavar="N")
+    ] = 10_000,
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="A row for each partition.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     listen: Annotated[
@@ -55,7 +57,7 @@ def lag(
     import logging
 
     from duemq.cli.wiring.parts import kafka_options
-    from duemq.client.lag import LagReader, Sampling
+    from duemq.client.lag import LagReader
 
     if listen is not None and watch:
         raise typer.BadParameter("use either --watch or --listen", param_hint="--watch")
@@ -69,7 +71,7 @@ def lag(
     what = _What(groups or None, topic or None, tags)
     try:
         options = kafka_options(settings)
-        reader = LagReader(options.bootstrap, kafka=options.client(), sampling=Sampling(offsets=sample))
+        reader = LagReader(options.bootstrap, kafka=options.client(), most_offsets=most)
         if address is None:
             asyncio.run(_show(reader, what, (every or 1.0) if watch else None, partitions, as_json))
         else:

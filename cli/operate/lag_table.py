@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from duemq.cli.output import echo_table
-from duemq.client.lag import Estimate, GroupLag, GroupState, PartitionLag, TopicLag, Total
+from duemq.client.lag import GroupLag, GroupState, Matches, PartitionLag, TopicLag, Total
 
 _UNKNOWN = "unknown"
 _NOTHING = "-"
@@ -76,10 +76,9 @@ def number_text(value: int | None) -> str:
     return f"{value:,}" if sys.stdout.isatty() else str(value)
 
 
-def matching_text(estimate: Estimate) -> str:
-    """`1200`, or `1200 ±90`"""
-    text = number_text(estimate.messages)
-    return text if estimate.exact else f"{text} ±{number_text(estimate.error)}"
+def matching_text(matches: Matches) -> str:
+    """`1200`, or `1200+` if there may be more."""
+    return number_text(matches.messages) + ("" if matches.exact else "+")
 
 
 def age_text(ms: int) -> str:

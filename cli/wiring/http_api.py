@@ -13,8 +13,9 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.tracing.open import gateway_for
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
+from duemq.cli.wiring.relay.relay_of_process import outlet_opener
 from duemq.cli.wiring.relay.settings_destinations import SettingsDestinations
-from duemq.cli.wiring.relay.trial import outlet_opener, send_test
+from duemq.cli.wiring.relay.trial import send_test
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app

@@ -1,4 +1,4 @@
-"""A kombu message as the payload of a duemq message, and back."""
+"""A kombu message as the payload of a duemq message. A relay reads it (`relay/held_task.py`)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from celery import Celery
-from celery.utils.time import maybe_iso8601
-from kombu import Exchange, Queue
+from kombu import Queue
 from kombu.utils import json
-
-from duemq.client.relay.relay import NotPublishable
 
 VERSION: Final = 1
 
@@ -23,7 +20,7 @@ class Envelope:
     """Everything a broker is given for a task; the body as its serializer and compression made it.
 
     `properties` has no time to live: the rest of it follows from `expires` when the message goes to the broker.
-    `declare`: queues that must exist, by name if the app knows them.
+    `declare`: the task's queues, for relays of version 0.2 and before.
     """
 
     body: bytes
@@ -55,26 +52,6 @@ class Envelope:
         encoded: bytes = json.dumps(fields).encode()
         return encoded
 
-    @classmethod
-    def decode(cls, payload: bytes) -> Self:
-        """The envelope in a payload. Raises `NotPublishable`."""
-        try:
-            fields = json.loads(payload)
-            if fields["v"] != VERSION:
-                raise NotPublishable(f"a held task of version {fields['v']}: this relay knows {VERSION}")
-            text = fields.get("body")
-            body = base64.b64decode(fields["body_base64"]) if text is None else text.encode()
-            members = {
-                name: fields[name]
-                for name in (
-                    "content_type", "content_encoding", "headers", "properties", "priority", "exchange", "routing_key",
-                    "declare",
-                )
-            }  # fmt: skip
-            return cls(body=body, expires=maybe_iso8601(fields.get("expires")), **members)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotPublishable(f"not a held task: {type(error).__name__}: {error}") from error
-
 
 def named_queue(app: Celery, entity: Any) -> str | dict[str, Any] | None:
     """The part of a declaration that has to travel; None if it is not a queue."""
@@ -91,17 +68,3 @@ def named_queue(app: Celery, entity: Any) -> str | dict[str, Any] | None:
         "arguments": entity.queue_arguments,
         "exchange": {"name": exchange.name, "type": exchange.type, "durable": exchange.durable} if exchange else None,
     }
-
-
-def queue_of(app: Celery, named: str | Mapping[str, Any]) -> Queue:
-    """The reverse of `named_queue`. Raises `KeyError` for a name that the app must not create."""
-    if isinstance(named, str):
-        return app.amqp.queues[named]
-    exchange = named["exchange"]
-    return Queue(
-        named["queue"],
-        Exchange(**exchange) if exchange else None,
-        named["routing_key"],
-        durable=named["durable"],
-        queue_arguments=named["arguments"],
-    )

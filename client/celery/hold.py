@@ -17,8 +17,8 @@ from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from duemq.client.celery.envelope import Envelope, named_queue
+from duemq.client.deferred import AWAY, DeferredQueue, HeldMessage
 from duemq.client.http.blocking.client import Client
-from duemq.client.relay.deferred import AWAY, DeferredQueue, HeldMessage
 from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"
@@ -72,8 +72,8 @@ class CeleryDeferral:
         if not isinstance(about, dict) or not about.get("eta"):
             return False
         exchange = options.get("exchange")
-        if getattr(exchange, "name", exchange) == NATIVE_DELAY:
-            return False
+        if (name := getattr(exchange, "name", exchange)) and (name == NATIVE_DELAY or self._is_redis()):
+            return False  # in Redis, a destination knows queues only
         eta = self._instant(about["eta"])
         if eta is None or eta.timestamp() - time.time() <= self.threshold:
             return False
@@ -91,6 +91,9 @@ class CeleryDeferral:
             log.warning("task %s goes to the broker with its eta: %s", task.id, error, extra={"action": "fallback"})
             return False
         return True
+
+    def _is_redis(self) -> bool:
+        return bool(self.app.connection_for_write().transport.driver_type == "redis")
 
     @contextmanager
     def batch(self) -> Iterator[None]:

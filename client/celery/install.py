@@ -11,7 +11,7 @@ from celery.exceptions import ImproperlyConfigured
 from kombu.utils.imports import symbol_by_name
 
 from duemq.client.celery.hold import CeleryDeferral, NotHeld
-from duemq.client.relay.deferred import DeferredQueue
+from duemq.client.deferred import DeferredQueue
 from duemq.model.errors import DuemqError
 
 log = logging.getLogger("duemq.client.celery")
@@ -29,9 +29,9 @@ def install(
 ) -> CeleryDeferral:
     """From now on duemq holds the app's tasks whose eta is more than `threshold` seconds away, until they are due.
 
-    Call it where the app is created, so that publishers, workers and the relay all have it. `url` and `api_key` are as
-    in `duemq.client.Client` (by default `DUEMQ_URL` and `DUEMQ_API_KEY`), `timeout` is in seconds. duemq delivers to
-    `topic`, and the relay reads it: use one per app. With `fallback`, if duemq is unreachable, a task goes to the
+    Call it where the app is created, so that publishers and workers have it. `url` and `api_key` are as in
+    `duemq.client.Client` (by default `DUEMQ_URL` and `DUEMQ_API_KEY`), `timeout` is in seconds. duemq delivers to
+    `topic`, for a destination: use one per app. With `fallback`, if duemq is unreachable, a task goes to the
     broker with its eta, as without duemq; a revoke does not find such a task in duemq.
 
     Raises `ImproperlyConfigured` if the app already has it.

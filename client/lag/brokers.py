@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -12,33 +10,25 @@ from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import errors
 from aiokafka.client import CoordinationType
-from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
-from aiokafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.clients import new_client
+from duemq.bus.kafka.requests.group_requests import ConsumerGroupDescribeRequest
+from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire, group_by_topic
 from duemq.client.consumer.kafka.positions import own_metadata, pull_in
-from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import OffsetAndTime, PartitionEnds
-from duemq.model.errors import BadConfig, Unavailable
 
-EARLIEST, LATEST = -2, -1
 DEAD = "Dead"  # Kafka's state of a group that does not exist
 _READ_COMMITTED = 1
 _TIMEOUT_MS = 10_000
-_PAUSE_S = 0.05
 _AT_ONCE = 16  # concurrent requests about groups
 _KINDS = ("consumer", "")  # "": only offsets, committed without members
-_LOGIN_ERRORS = (
-    errors.AuthenticationFailedError, errors.SaslAuthenticationFailed, errors.UnsupportedSaslMechanismError,
-)  # fmt: skip
 # Errors of one partition that leave the others readable.
 _UNREADABLE = (
     errors.TopicAuthorizationFailedError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError,
@@ -79,49 +69,28 @@ class Brokers:
     answers in time."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
-        self._bootstrap = bootstrap
-        self._settings = {
+        settings = {
             "bootstrap_servers": bootstrap, "client_id": "duemq-lag", "request_timeout_ms": _TIMEOUT_MS, **settings,
         }  # fmt: skip
-        if self._settings.get("security_protocol", "").endswith("SSL"):
-            self._settings.setdefault("ssl_context", create_ssl_context())
-        self._timeout_s = self._settings["request_timeout_ms"] / 1000
-        self._client: Any = None
+        if settings.get("security_protocol", "").endswith("SSL"):
+            settings.setdefault("ssl_context", create_ssl_context())
+        self._wire = Wire(settings)
         self._leaders: dict[TopicPartition, int] = {}
 
     async def open(self) -> None:
         """Connect. Raises BadConfig if the brokers refuse us or a setting is invalid, Unavailable if they do not
         answer."""
-        try:
-            self._client = new_client(**self._settings)
-        except (TypeError, ValueError) as error:
-            raise BadConfig(f"the settings of the Kafka client: {error}") from error
-        try:
-            await asyncio.wait_for(self._client.bootstrap(), self._timeout_s * 2)
-        except (KafkaError, OSError, TimeoutError) as error:
-            await self.close()
-            await self._explain(error)
+        await self._wire.open()
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(client.close(), self._timeout_s)
+        with suppress(TimeoutError):
+            await self._wire.close()
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
     async def groups(self) -> set[str]:
         """The visible consumer groups of all brokers."""
-
-        async def ask() -> set[str]:
-            names: set[str] = set()
-            for broker in self._client.cluster.brokers():
-                response = await self._client.send(broker.nodeId, ListGroupsRequest())
-                _raise(response.error_code, "listing the groups")
-                names |= {group for group, kind in response.groups if kind in _KINDS}
-            return names
-
-        return await self._retry(ask)
+        return {group for group, kind in await self._wire.groups() if kind in _KINDS}
 
     async def describe(self, groups: Iterable[str]) -> dict[str, ConsumerGroup]:
         # One group per request: since version 3 an answer about several has a field that aiokafka misreads.
@@ -184,8 +153,7 @@ class Brokers:
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
     async def _of_coordinator(self, group: str, request: Any) -> Any:
-        node = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
-        return await self._client.send(node, request)
+        return await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)
 
     # --- partitions -----------------------------------------------------------------------------------------------
 
@@ -194,12 +162,8 @@ class Brokers:
         return await self._retry(lambda: self._topics(names)) if names else Topics({}, frozenset(), frozenset())
 
     async def _topics(self, names: Collection[str]) -> Topics:
-        node = self._client.get_random_node()
-        if node is None:
-            raise errors.NodeNotReadyError("no broker is known")
-        response = await self._client.send(node, MetadataRequest(sorted(names)))
         leaders, others, hidden = {}, set(), set()
-        for code, topic, _, partitions in response.topics:
+        for code, topic, _, partitions in await self._wire.metadata(sorted(names)):
             error = errors.for_code(code)
             if code and error not in _UNREADABLE:
                 _raise(code, f"topic {topic!r}")
@@ -228,8 +192,10 @@ class Brokers:
     async def _offsets(self, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
         offsets = {}
         for node, led in (await self._by_leader(partitions)).items():
-            request = OffsetRequest(-1, _READ_COMMITTED, _group_by_topic({where: (at,) for where in led}))
-            for topic, parts in (await self._client.send(node, request)).topics:
+            request = OffsetRequest(
+                -1, _READ_COMMITTED, group_by_topic((where, (where.partition, at)) for where in led)
+            )
+            for topic, parts in (await self._wire.ask(node, request)).topics:
                 for partition, code, _, offset, *_ in parts:
                     if not code:
                         offsets[TopicPartition(topic, partition)] = offset
@@ -247,9 +213,9 @@ class Brokers:
     ) -> dict[TopicPartition, FetchedValues]:
         results = {}
         for node, led in (await self._by_leader(offsets)).items():
-            topics = _group_by_topic({where: (offsets[where], max_bytes) for where in led})
+            topics = group_by_topic((where, (where.partition, offsets[where], max_bytes)) for where in led)
             request = FetchRequest(0, 0, max_bytes * len(led), _READ_COMMITTED, topics)
-            for topic, parts in (await self._client.send(node, request)).topics:
+            for topic, parts in (await self._wire.ask(node, request)).topics:
                 for partition, code, _, _, start, aborted, *_, message_set in parts:
                     error = errors.for_code(code) if code else None
                     if error is not None and error.retriable and error is not errors.OffsetOutOfRangeError:
@@ -269,56 +235,19 @@ class Brokers:
                 by_leader[leader].append(where)
         return by_leader
 
-    # --- errors ---------------------------------------------------------------------------------------------------
-
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """The result of `call`, retried while a leader or a coordinator moves."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
+
+        async def attempt() -> T:
             try:
                 return await call()
-            except (KafkaError, OSError) as error:
+            except (KafkaError, OSError):
                 self._leaders.clear()
-                retriable = not isinstance(error, KafkaError) or error.retriable
-                if not retriable or time.monotonic() > deadline:
-                    raise Unavailable(f"Kafka at {self._bootstrap}: {error or type(error).__name__}") from error
-                if isinstance(error, errors.NodeNotReadyError | errors.KafkaConnectionError | OSError):
-                    await asyncio.wait([self._client.force_metadata_update()], timeout=self._timeout_s)
-                await asyncio.sleep(_PAUSE_S)
+                raise
 
-    async def _explain(self, error: BaseException) -> None:
-        """aiokafka reports only that it could not start. Ask the first broker again to find the reason."""
-        host, port, _ = collect_hosts(self._settings["bootstrap_servers"])[0]
-        settings = {name: value for name, value in self._settings.items() if name in _OF_A_CONNECTION}
-        protocol = self._settings.get("security_protocol", "PLAINTEXT")
-        try:
-            connection = await asyncio.wait_for(create_conn(host, port, **settings), self._timeout_s)
-        except _LOGIN_ERRORS as cause:
-            raise BadConfig(f"{host}:{port} refused kafka.user and kafka.password: {cause}") from cause
-        except ssl.SSLError as cause:
-            raise BadConfig(f"{host}:{port} and duemq do not agree on TLS: {cause}. Check kafka.ca.") from cause
-        except (KafkaError, OSError, EOFError, TimeoutError) as cause:
-            raise Unavailable(
-                f"no Kafka broker answers at {self._bootstrap} over {protocol} ({type(cause).__name__}: {cause})"
-            ) from cause
-        connection.close()
-        raise Unavailable(f"no Kafka broker answered at {self._bootstrap}: {error}") from error
-
-
-_OF_A_CONNECTION = frozenset((
-    "client_id", "request_timeout_ms", "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username",
-    "sasl_plain_password", "sasl_kerberos_service_name", "sasl_kerberos_domain_name", "sasl_oauth_token_provider",
-))  # fmt: skip
+        return await self._wire.retry(attempt)
 
 
 def _raise(code: int, what: str) -> None:
     if code:
         raise errors.for_code(code)(what)
-
-
-def _group_by_topic(items: Mapping[TopicPartition, tuple[int, ...]]) -> list[tuple[str, list[tuple[int, ...]]]]:
-    """Items by topic, as Kafka's requests need them, in the given order."""
-    by_topic: dict[str, list[tuple[int, ...]]] = {}
-    for (topic, partition), item in items.items():
-        by_topic.setdefault(topic, []).append((partition, *item))
-    return list(by_topic.items())

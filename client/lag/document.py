@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from duemq.client.lag.sampling import Estimate
-from duemq.client.lag.values import GroupLag, PartitionLag, TopicLag, Total
+from duemq.client.lag.values import GroupLag, Matches, PartitionLag, TopicLag, Total
 
 _PARTITION = (
     "partition", "state", "start", "max", "commit", "pull", "lag", "inflight", "available", "lag_ms", "inflight_ms",
@@ -44,12 +43,5 @@ def _total(one: Total) -> dict[str, Any]:
     return {name: getattr(one, name) for name in _TOTAL} | _matching(one.matching)
 
 
-def _matching(estimate: Estimate | None) -> dict[str, Any]:
-    if estimate is None:
-        return {}
-    return {
-        "matching": {
-            "messages": estimate.messages, "low": estimate.low, "high": estimate.high, "error": estimate.error,
-            "sample": estimate.sample, "exact": estimate.exact,
-        }
-    }  # fmt: skip
+def _matching(matches: Matches | None) -> dict[str, Any]:
+    return {} if matches is None else {"matching": matches._asdict()}

@@ -84,17 +84,15 @@ def _of_groups(groups: Iterable[GroupLag]) -> Iterable[Metric]:
     matching = GaugeMetricFamily(
         "duemq_group_matching_messages", "Messages not committed that pass the tag filter", labels=_LABELS
     )
-    error = GaugeMetricFamily(
-        "duemq_group_matching_error_messages",
-        "Margin of error (95 %); 0 if all were counted",
-        labels=_LABELS,
+    exact = GaugeMetricFamily(
+        "duemq_group_matching_exact", "1 if all messages were read; 0: more may match", labels=_LABELS
     )
     for labels, one in each:
         if one.matching is not None:
             matching.add_metric(labels, one.matching.messages)
-            error.add_metric(labels, one.matching.error)
+            exact.add_metric(labels, one.matching.exact)
     yield matching
-    yield error
+    yield exact
 
 
 async def keep_reading(

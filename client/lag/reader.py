@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -13,7 +12,6 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.lag.brokers import DEAD, Brokers, ConsumerGroup, Topics
-from duemq.client.lag.sampling import Sampling
 from duemq.client.lag.scan import Scan
 from duemq.client.lag.values import (
     GroupLag,
@@ -39,7 +37,8 @@ def _now() -> int:
 class LagReader:
     """An async context manager. Joins no group and commits no offset: reading has no side effects.
 
-    `kafka`: more arguments for aiokafka's clients, as in `ConsumerOptions.kafka`. `clock` returns epoch ms.
+    `kafka`: more arguments for aiokafka's clients, as in `ConsumerOptions.kafka`. `most_offsets`: how many offsets of a
+    topic are read to count messages with tags. `clock` returns epoch ms. Raises Rejected `bad_option`.
     """
 
     def __init__(
@@ -47,13 +46,13 @@ class LagReader:
         bootstrap: str,
         *,
         kafka: Mapping[str, Any] | None = None,
-        sampling: Sampling | None = None,
+        most_offsets: int = 10_000,
         clock: Callable[[], int] = _now,
-        rng: random.Random | None = None,
     ) -> None:
+        if most_offsets < 1:
+            raise Rejected("bad_option", f"most_offsets is {most_offsets}; it must be 1 or more", "most_offsets")
         self._bootstrap, self._settings = bootstrap, dict(kafka or {})
-        self._sampling, self._clock = sampling or Sampling(), clock
-        self._rng = rng or random.Random()
+        self._most_offsets, self._clock = most_offsets, clock
         self._brokers: Brokers | None = None
 
     async def start(self) -> None:
@@ -111,7 +110,7 @@ class LagReader:
         ends = await brokers.ends(
             {where for parts in places_by_group.values() for where in parts if where in catalog.leaders}
         )
-        scan = Scan(brokers, filtered, self._sampling, self._rng)
+        scan = Scan(brokers, filtered, self._most_offsets)
         await scan.firsts(_scan_ranges(places_by_group, ends))
         now = self._clock()
         lags = []
@@ -195,9 +194,7 @@ async def _add_matches(parts: list[PartitionLag], scan: Scan) -> list[PartitionL
         if one.lag is not None and one.start is not None and one.max is not None and one.commit is not None:
             low = min(max(one.commit, one.start), one.max)
             spans.setdefault(one.topic, {})[TopicPartition(one.topic, one.partition)] = (low, one.max)
-    estimates = {
-        where: estimate for of_topic in spans.values() for where, estimate in (await scan.count(of_topic)).items()
-    }
+    counts = {where: count for of_topic in spans.values() for where, count in (await scan.count(of_topic)).items()}
     for where in scan.unreadable:
-        estimates.pop(where, None)
-    return [replace(one, matching=estimates.get(TopicPartition(one.topic, one.partition))) for one in parts]
+        counts.pop(where, None)
+    return [replace(one, matching=counts.get(TopicPartition(one.topic, one.partition))) for one in parts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -10,15 +9,15 @@ from aiokafka import errors
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.fetch.records import decode
+from duemq.bus.kafka.record_batches import decode
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import Brokers, FetchedValues
-from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
-from duemq.client.lag.values import FirstMessage
+from duemq.client.lag.values import FirstMessage, Matches
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import StoredRecord, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
+_MOST_BYTES = 32 << 20  # to count the messages of a topic
 _NOWHERE = 1 << 63  # past the end of any partition
 _FAR_BYTES = 64 << 20  # skip at most this much aborted data to find a message
 
@@ -35,10 +34,10 @@ class Read(NamedTuple):
 
 
 class Scan:
-    """One reading. Caches the records read."""
+    """One reading. Caches the records read. `most_offsets`: how many are read to count the messages of a topic."""
 
-    def __init__(self, brokers: Brokers, tags: TagFilter, sampling: Sampling, rng: random.Random) -> None:
-        self._brokers, self._tags, self._sampling, self._rng = brokers, tags, sampling, rng
+    def __init__(self, brokers: Brokers, tags: TagFilter, most_offsets: int) -> None:
+        self._brokers, self._tags, self._most_offsets = brokers, tags, most_offsets
         self._first_messages: dict[tuple[TopicPartition, int], FirstMessage | None] = {}
         self.unreadable: set[TopicPartition] = set()
         """Partitions that gave an error: their results are invalid."""
@@ -67,55 +66,20 @@ class Scan:
         """The first message at or after this offset; None if there was none."""
         return self._first_messages.get((where, start))
 
-    async def count(self, spans: Spans) -> dict[TopicPartition, Estimate]:
-        """How many messages of one topic pass the filter, in these offsets."""
-        estimates = {where: counted(0, 0) for where, (start, end) in spans.items() if start >= end}
-        rest = {where: span for where, span in spans.items() if where not in estimates}
-        if sum(end - start for start, end in rest.values()) <= self._sampling.exact:
-            whole = await self._count_all(rest)
-            if whole is not None:
-                return estimates | whole
-        return estimates | await self._sample(rest)
-
-    async def _count_all(self, spans: Spans) -> dict[TopicPartition, Estimate] | None:
-        """Count by reading all; None if that is too much to read."""
-        at = {where: start for where, (start, _) in spans.items()}
+    async def count(self, spans: Spans) -> dict[TopicPartition, Matches]:
+        """How many messages of one topic pass the filter, in these offsets. Reads the oldest ones up to the limit."""
+        at = {where: start for where, (start, end) in spans.items() if start < end}
         hits = dict.fromkeys(spans, 0)
-        size = 0
-        while at:
+        offsets = size = 0
+        while at and offsets < self._most_offsets and size < _MOST_BYTES:
             for where, read in (await self._read(at, _READ_BYTES)).items():
-                end = spans[where][1]
+                start, end = at.pop(where), spans[where][1]
                 hits[where] += sum(one.offset < end and self._passes(one) for one in read.messages)
                 size += read.size
-                at[where] = read.next
-                if read.next >= end:
-                    del at[where]
-            if at and size > self._sampling.max_bytes:
-                return None
-        return {where: counted(hits[where], end - start) for where, (start, end) in spans.items()}
-
-    async def _sample(self, spans: Spans) -> dict[TopicPartition, Estimate]:
-        drawn = draws(spans, self._sampling.offsets, self._rng)
-        verdicts: dict[TopicPartition, dict[int, bool]] = {where: {} for where in spans}
-        done = dict.fromkeys(spans, 0)  # draws in order: skipping ahead to a known one would not be random
-        size = 0
-        while size <= self._sampling.max_bytes:
-            at = {where: drawn[where][count] for where, count in done.items() if count < len(drawn[where])}
-            if not at:
-                break
-            for where, read in (await self._read(at, _LOOK_BYTES)).items():
-                size += read.size
-                messages = {one.offset: one for one in read.messages}
-                for one in drawn[where]:  # a batch may cover several of them
-                    if at[where] <= one < read.next and one not in verdicts[where]:
-                        verdicts[where][one] = one in messages and self._passes(messages[one])
-                while done[where] < len(drawn[where]) and drawn[where][done[where]] in verdicts[where]:
-                    done[where] += 1
-        estimates = {}
-        for where, (start, end) in spans.items():
-            sample = drawn[where][: done[where]]
-            estimates[where] = wilson(sum(verdicts[where][one] for one in sample), len(sample), end - start)
-        return estimates
+                offsets += min(read.next, end) - start
+                if read.next < end:
+                    at[where] = read.next
+        return {where: Matches(hits[where], where not in at) for where in spans}
 
     def _passes(self, message: StoredRecord) -> bool:
         return not self._tags.tags or self._tags.matches(unpack_record(message.frame).headers)

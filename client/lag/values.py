@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from duemq.client.lag.sampling import Estimate, total_of
 from duemq.model.topics.group_topics import retry_topic
 
 
@@ -41,6 +40,13 @@ class FirstMessage(NamedTuple):
     timestamp: int
 
 
+class Matches(NamedTuple):
+    """`messages` that pass a filter; there may be more if it is not `exact`."""
+
+    messages: int
+    exact: bool
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
     """`lag` = `max` - `commit`, `inflight` = `pull` - `commit`, `available` = `max` - `pull`, in offsets; each is 0 if
@@ -64,7 +70,7 @@ class PartitionLag:
     inflight_ms: int | None = None
     available_ms: int | None = None
     lost: int = 0
-    matching: Estimate | None = None
+    matching: Matches | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Total:
     inflight_ms: int | None
     available_ms: int | None
     lost: int
-    matching: Estimate | None
+    matching: Matches | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +207,9 @@ def totalled(partitions: Iterable[PartitionLag]) -> Total:
         _longest([one.inflight_ms for one in with_lag]),
         _longest([one.available_ms for one in with_lag]),
         sum(one.lost for one in with_lag),
-        total_of(matching) if matching and len(matching) == len(with_lag) else None,
+        Matches(sum(one.messages for one in matching), all(one.exact for one in matching))
+        if matching and len(matching) == len(with_lag)
+        else None,
     )
 
 

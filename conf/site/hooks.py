@@ -1,11 +1,13 @@
-"""Hooks of MkDocs: pages of calls and commands, made from the code, and links to files that are no pages."""
+"""Hooks of MkDocs: reference pages made from the code, and links to files that are no pages."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -17,12 +19,25 @@ from duemq.cli.app import command_line
 from duemq.proxy.openapi import describe
 from duemq.proxy.table import ENDPOINTS
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tests.support.docs.metrics_page import metrics_page
+from tests.support.docs.settings_page import settings_page
+from tests.support.docs.states_page import states_page
+
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    files.append(File.generated(config, "reference/http.md", content=http_api()))
-    files.append(File.generated(config, "reference/commands.md", content=commands()))
+    made = {
+        "http": http_api,
+        "commands": commands,
+        "settings": settings_page,
+        "metrics": metrics_page,
+        "states": states_page,
+    }
+    for name, content in made.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=content()))
     return files
 
 

@@ -9,7 +9,7 @@ from time import thread_time
 from duemq.background.loop import Loop
 from duemq.delay.replica.prefetch import prefetch_part
 from duemq.delay.replica.replica import Replica
-from duemq.delay.tiering.endings import complete_windows
+from duemq.delay.tiering.completion import complete_windows
 from duemq.model.errors import Unavailable
 from duemq.model.messages.key import HIGHEST
 from duemq.model.messages.row import count_topics

@@ -14,7 +14,7 @@ from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.endings import complete_windows
+from duemq.delay.tiering.completion import complete_windows
 from duemq.model.errors import DamagedFile, LogFailed, Rejected, Unavailable
 from duemq.model.messages.key import KEY_BYTES, due_of
 from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord

@@ -17,7 +17,7 @@ from duemq.bus.base import Bus, wall_clock
 from duemq.cluster.topics.internal_topics import INTERNAL
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.replica.replica import Replica, Tiers
-from duemq.delay.tiering.endings import complete_windows
+from duemq.delay.tiering.completion import complete_windows
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore, DuemqError

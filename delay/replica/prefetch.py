@@ -210,8 +210,8 @@ class CycleView(PrefetchedView):
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         rows = [self._near.get(key) or self._rows.get(key) for key in keys]
         if missing := [key for key, row in zip(keys, rows, strict=True) if row is None]:
-            far_rows = dict(zip(missing, super().rows(missing), strict=True))
-            rows = [far_rows[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
+            file_rows = dict(zip(missing, super().rows(missing), strict=True))
+            rows = [file_rows[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
         return rows
 
 
@@ -238,11 +238,11 @@ async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tu
             return batch.before(some[0][0]), view
         references, end, size = _read_near(view, some, store, left)
         left -= size
-        undone, size = await _read_far(view, references, max(left, 0))
+        undone, size = await _read_files(view, references, max(left, 0))
         if undone is not None:
             if undone > batch.commands[0].offset:
                 return batch.before(undone), view
-            await _read_far(view, [one for one in references if one.offset == undone], _ALL)
+            await _read_files(view, [one for one in references if one.offset == undone], _ALL)
             return batch.before(undone + 1), view
         left -= size
         if end is not None:
@@ -303,7 +303,7 @@ def _read_near(
     return sorted(one for one in references if end is None or one.offset < end), end, size + more
 
 
-async def _read_far(view: CycleView, references: Sequence[_Reference], most: int) -> tuple[int | None, int]:
+async def _read_files(view: CycleView, references: Sequence[_Reference], most: int) -> tuple[int | None, int]:
     """Read the first references from files, within a cost of `most` bytes.
 
     Returns the offset of the first command not done, if any, and the cost.

@@ -1,6 +1,6 @@
 """A shard on this node: standby or master, as the election decides.
 
-Its states are a table: `states.py`, drawn in `docs/reference/states.md`.
+Its states are a table: `states.py`, drawn in the page *States* of `make docs`.
 """
 
 from __future__ import annotations

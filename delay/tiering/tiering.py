@@ -19,7 +19,7 @@ from duemq.background.loop import Loop
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.replica.replica import Replica
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.endings import CompletionPass, CompletionTimer, complete_windows
+from duemq.delay.tiering.completion import CompletionPass, CompletionTimer, complete_windows
 from duemq.delay.tiering.tiering_policy import QuietWindows, TieringPolicy, runs_of
 from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint

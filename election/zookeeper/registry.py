@@ -174,7 +174,7 @@ class Registry:
             if znode is None or znode.born != born:
                 return
             if await self.session.delete(path, znode.version):
-                log.warning("node %s is dead: its place is free", name, extra={"action": "bury", "node": name})
+                log.warning("node %s is dead: its place is free", name, extra={"action": "dead node", "node": name})
                 self.cache.put(path, None)
                 return
 

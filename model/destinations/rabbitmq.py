@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 from duemq.model.destinations.template import parse_name
 
@@ -19,6 +27,7 @@ class RabbitMqOptions(BaseModel):
 
     `routing_key`: text in which `{{ topic }}` and `{{ key }}` stand for those of the message. `mandatory`: a message
     that reaches no queue fails; otherwise it is lost. `persistent`: queues keep it across a restart of the broker.
+    `envelope`: the payload is a held task of `celery` or `dramatiq`, which says where it goes.
 
     `stream`: the stream to publish to by the stream protocol, without the other options; empty: AMQP. `stream_port`: of
     that protocol; 0 = 5552, and 5551 with TLS.
@@ -30,6 +39,7 @@ class RabbitMqOptions(BaseModel):
     routing_key: Annotated[str, Field(max_length=SHORT_BYTES)] = "{{ topic }}"
     persistent: bool = True
     mandatory: bool = True
+    envelope: Literal["none", "celery", "dramatiq"] = "none"
     stream: Annotated[str, Field(max_length=SHORT_BYTES)] = ""
     stream_port: Annotated[int, Field(strict=True, ge=0, le=65_535)] = 0
 
@@ -46,12 +56,28 @@ class RabbitMqOptions(BaseModel):
         parse_name(text, NAMES)
         return text
 
+    @field_validator("envelope")
+    @classmethod
+    def _check_envelope(cls, envelope: str, info: ValidationInfo) -> str:
+        for name in ("exchange", "routing_key") if envelope != "none" else ():
+            if info.data.get(name) != cls.model_fields[name].default:
+                raise ValueError(f"with it there is no {name}: the task has it")
+        return envelope
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the default of an option that version 0.2.0 does not know: it would leave out the declaration."""
+        fields: dict[str, Any] = dump(self)
+        if self.envelope == "none":
+            fields.pop("envelope", None)
+        return fields
+
     @field_validator("stream")
     @classmethod
     def _check_stream(cls, stream: str, info: ValidationInfo) -> str:
         if not stream.isascii() or any(character <= " " for character in stream):
             raise ValueError("a stream's name has visible ASCII characters here")
-        for name in ("exchange", "routing_key", "persistent", "mandatory") if stream else ():
+        for name in ("exchange", "routing_key", "persistent", "mandatory", "envelope") if stream else ():
             if info.data.get(name) != cls.model_fields[name].default:
                 raise ValueError(f"with it there is no {name}: messages go to the stream itself")
         return stream

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from duemq.model.destinations.template import parse_name
+from duemq.model.destinations.template import QUEUE, parse_name
 from duemq.model.settings import Duration
 
-NAMES: Final = ("topic", "key")
+NAMES: Final = ("topic", "key", "queue")
 """Placeholders of a name."""
+TASK_NAMES: Final = {"celery": "{{ queue }}", "dramatiq": "dramatiq:{{ queue }}"}
+"""The default names of the lists that Celery's and Dramatiq's workers read."""
 _DATABASE: Final = re.compile(r"/?|/[0-9]{1,5}")
 _LONGEST_WINDOW_MS: Final = 7 * 86_400_000
 
@@ -22,9 +24,10 @@ class RedisOptions(BaseModel):
 
     `max_length`: entries; 0 = any. At about this length a stream drops its oldest; a list takes no more. `dedup_window`
     (ms): a repeat within this time after the last one is not added; 0: repeats are added. `envelope`: lists and
-    channels carry one value, JSON with all of the message, or (`none`) the payload alone. `require_receiver`: a message
-    without a subscriber fails. `fsync`, `replicas`: a message counts as accepted only once the server has it on disk,
-    and this many replicas have it (WAITAOF, WAIT).
+    channels carry one value: JSON with all of the message, the payload alone (`none`), or a held task as its workers
+    read it (`celery`, `dramatiq`), whose queue is `{{ queue }}` in the name. `require_receiver`: a message without a
+    subscriber fails. `fsync`, `replicas`: a message counts as accepted only once the server has it on disk, and this
+    many replicas have it (WAITAOF, WAIT).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,11 +36,19 @@ class RedisOptions(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=512)] = "{{ topic }}"
     max_length: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
     dedup_window: Annotated[Duration, Field(le=_LONGEST_WINDOW_MS)] = 10_800_000
-    envelope: Literal["json", "none"] = "json"
+    envelope: Literal["json", "none", "celery", "dramatiq"] = "json"
     require_receiver: bool = False
     cluster: bool = False
     fsync: bool = False
     replicas: Annotated[int, Field(ge=0, le=10)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, fields: Any) -> Any:
+        """Tasks are in lists, with the names that their workers read by default."""
+        if isinstance(fields, dict) and (name := TASK_NAMES.get(str(fields.get("envelope")))):
+            return {"kind": "list", "name": name} | fields
+        return fields
 
     @field_validator("name")
     @classmethod
@@ -51,6 +62,13 @@ class RedisOptions(BaseModel):
             raise ValueError("max_length is for streams and lists: nothing is kept in a channel")
         if self.kind == "pubsub" and (self.fsync or self.replicas):
             raise ValueError("fsync and replicas are for streams and lists: nothing is kept in a channel")
+        task = self.envelope in TASK_NAMES
+        if task and (self.kind != "list" or self.cluster):
+            raise ValueError(f"envelope {self.envelope} is for lists, without cluster")
+        if task != (QUEUE in parse_name(self.name, NAMES)):
+            raise ValueError("{{ queue }} in the name goes with envelope celery or dramatiq, and these need it")
+        if self.envelope == "dramatiq" and not self.dedup_window:
+            raise ValueError("envelope dramatiq needs a dedup_window")
         if self.require_receiver and (self.kind != "pubsub" or self.cluster):
             raise ValueError("require_receiver is for pubsub without cluster: a node knows only its own subscribers")
         return self

@@ -24,7 +24,7 @@ class Placeholder(NamedTuple):
 
 Parts = tuple[str | Placeholder, ...]
 """Texts and placeholders, one after another."""
-TOPIC, KEY, LABEL = Placeholder("topic"), Placeholder("key"), Placeholder("label")
+TOPIC, KEY, LABEL, QUEUE = Placeholder("topic"), Placeholder("key"), Placeholder("label"), Placeholder("queue")
 
 
 def parse_template(text: str, names: Sequence[str] = NAMES) -> Parts:

@@ -53,10 +53,16 @@ NULLS = b"duemq-null"
 _NULLS_AT = HEADER.size + len(NULLS)
 _COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)
 COMMAND_BODY = HEAD.size + _COMMAND_HEAD  # where the envelope starts in a command's frame
+
+
+@lru_cache(maxsize=4_096)
+def _command_start(size: int) -> bytes:
+    """The start of a command's frame whose envelope has this size."""
+    return HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
+
+
 _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
-_CHANGE_START = (
-    HEAD.pack(-1, 1, _COMMAND_HEAD + _CHANGE.size) + HEADER.pack(len(COMMAND_HEADER), _CHANGE.size) + COMMAND_HEADER
-)
+_CHANGE_START = _command_start(_CHANGE.size)
 _CHANGE_BYTES = COMMAND_BODY + _CHANGE.size
 _TERMS = Struct(f">BBI{KEY_BYTES}sQHBB")
 _TERMS_BYTES = COMMAND_BODY + _TERMS.size
@@ -134,7 +140,7 @@ def schedule_frame(draft: Draft, due: int) -> bytes:
         fingerprint = b""
     size = ENVELOPE.size + len(topic) + len(more) + len(labels) + len(headers) + len(name) + len(fingerprint)
     return b"".join((
-        HEAD.pack(-1, 1, _COMMAND_HEAD + size), HEADER.pack(len(COMMAND_HEADER), size), COMMAND_HEADER,
+        _command_start(size),
         ENVELOPE.pack(
             SCHEDULE, FORMAT, size, due, expires, len(topic), key_bytes, len(labels), len(name), header_count,
             len(headers),
@@ -172,7 +178,7 @@ def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None 
     tag, topic = terms.tag.encode(), terms.topic.encode()
     size = _TERMS.size + len(tag) + len(topic)
     fields = _TERMS.pack(kind, FORMAT, size, first_key, due, terms.most_redrives, len(tag), len(topic))
-    return _change_start(size) + fields + tag + topic + caller_bytes(by)
+    return _command_start(size) + fields + tag + topic + caller_bytes(by)
 
 
 def read_schedule(frame: bytes) -> Schedule | None:
@@ -222,7 +228,7 @@ def _read_terms(frame: bytes) -> Change | None:
     tag, topic = frame[_TERMS_BYTES:middle], frame[middle:end]
     if (
         form != FORMAT or size != _TERMS.size + tag_bytes + topic_bytes or len(frame) < end
-        or not frame.startswith(_change_start(size)) or not CANCEL <= kind <= MOVE_WITH_EXPIRY or due > LAST_MS
+        or not frame.startswith(_command_start(size)) or not CANCEL <= kind <= MOVE_WITH_EXPIRY or due > LAST_MS
         or (tag and not _TAG.fullmatch(tag)) or (topic and not is_topic(topic))
     ):  # fmt: skip
         return None
@@ -230,17 +236,10 @@ def _read_terms(frame: bytes) -> Change | None:
     return Change(kind, first_key, due, terms, read_caller(frame[end:]))
 
 
-@lru_cache(maxsize=512)
-def _change_start(size: int) -> bytes:
-    """The start of a change's frame whose envelope has this size."""
-    return HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
-
-
 @lru_cache(maxsize=4_096)
 def _schedule_start(size: int) -> bytes:
     """The start of a schedule's frame, up to its due time, whose envelope has this size."""
-    head = HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
-    return head + ENVELOPE.pack(SCHEDULE, FORMAT, size, *(0,) * 8)[:6]
+    return _command_start(size) + ENVELOPE.pack(SCHEDULE, FORMAT, size, *(0,) * 8)[:6]
 
 
 @lru_cache(maxsize=10_000)

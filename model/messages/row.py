@@ -92,7 +92,13 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
     start = COMMAND_BODY + ENVELOPE.size
     end = start + topic_bytes
     topic = command[start:end]
-    labels = key = name = headers = b""
+    if not (label_bytes or name_bytes or header_bytes or expires) and due in PLAIN_DUES:
+        payload = command[COMMAND_BODY + size :]
+        if key_bytes == NO_KEY:
+            return plain_row(topic, -1) % (b"", id_, due, payload)
+        return plain_row(topic, key_bytes) % (command[end : end + key_bytes], id_, due, payload)
+    labels = name = headers = b""
+    key = None
     if key_bytes != NO_KEY:
         key = command[end : end + key_bytes]
         end += key_bytes
@@ -104,19 +110,25 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
         end += header_bytes
         if headers[_FIRST_NAME] == NULLS:
             header_count, headers = headers_in(header_count, headers)
-        if _OWN_HEADERS in headers:
-            header_count, headers = _senders_headers(headers, header_count)
     if name_bytes:
         name = command[end : end + name_bytes]
-    if labels or due not in PLAIN_DUES:
-        count, system = system_headers(id_, due, 1, labels)
-    else:
-        count, system = _SYSTEM_HEADERS, _SYSTEM % (id_, due)
+    return new_row(id_, due, topic, command[COMMAND_BODY + size :], key, header_count, headers, labels, expires, name)
+
+
+def new_row(
+    id_: bytes, due: int, topic: bytes, payload: bytes, key: bytes | None = None, header_count: int = 0,
+    headers: bytes = b"", labels: bytes = b"", expires: int = 0, name: bytes = b"",
+) -> bytes:  # fmt: skip
+    """The row of a message that has not failed. `headers`: of its sender, packed, with null marks; `labels` joined by
+    LF."""
+    if _OWN_HEADERS in headers:
+        header_count, headers = _senders_headers(headers, header_count)
+    count, system = system_headers(id_, due, 1, labels)
+    frame_at = ROW.size + len(topic) + len(labels) + len(name)
     return b"".join((
-        ROW.pack(0, ROW.size + topic_bytes + label_bytes + name_bytes, expires, topic_bytes, label_bytes, name_bytes),
-        topic, labels, name,
-        HEAD.pack(-1 if key_bytes == NO_KEY else key_bytes, count + header_count, len(system) + len(headers)),
-        key, system, headers, command[COMMAND_BODY + size :],
+        ROW.pack(0, frame_at, expires, len(topic), len(labels), len(name)), topic, labels, name,
+        HEAD.pack(-1 if key is None else len(key), count + header_count, len(system) + len(headers)),
+        key or b"", system, headers, payload,
     ))  # fmt: skip
 
 
@@ -146,11 +158,16 @@ def plain_row(topic: bytes, key_bytes: int) -> bytes:
 
 
 def system_headers(id_: bytes, due: int, attempt: int, labels: bytes = b"") -> tuple[int, bytes]:
-    """The headers that every delivered record begins with: their number, and packed. `labels` joined by LF."""
-    pairs = [("duemq-id", id_), ("duemq-due", b"%d" % due), ("duemq-attempt", b"%d" % attempt)]
+    """The headers that every delivered record begins with: their number, and packed. `id_`: 32 bytes; `labels` joined
+    by LF."""
+    if attempt == 1 and due in PLAIN_DUES:
+        count, system = _SYSTEM_HEADERS, _SYSTEM % (id_, due)
+    else:
+        pairs = (("duemq-id", id_), ("duemq-due", b"%d" % due), ("duemq-attempt", b"%d" % attempt))
+        count, system = pack_headers(pairs)
     if labels:
-        pairs.append(("duemq-labels", labels.replace(b"\n", b",")))
-    return pack_headers(pairs)
+        return count + 1, system + _header_start("duemq-labels", len(labels)) + labels.replace(b"\n", b",")
+    return count, system
 
 
 def direct_frame(draft: Draft, id_: bytes, at: int) -> bytes:

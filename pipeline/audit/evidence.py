@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from duemq.pipeline.audit import changes
-from duemq.pipeline.audit.sums import Comparison
-from duemq.pipeline.audit.window import LogFinding, ShardWindow
+from duemq.pipeline.audit.sums import Compared
+from duemq.pipeline.audit.window import Finding, ShardWindow
 from duemq.pipeline.logs.ranges import TopicRange
 
 
@@ -38,18 +38,18 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Gathered:
     """`findings`, `notes`: what is known before any message was looked at."""
 
     frames: Frames
     extent: Extent
-    findings: Sequence[LogFinding]
+    findings: Sequence[Finding]
     notes: Sequence[str]
     ranges: Sequence[TopicRange]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judged:
     """Frames that follow from the logs: see `outcomes.outcomes` and `changes`. `entries`: those of the range;
     `imported`: `imported.rows_of`; `windows`: `window.as_frame`. `compared`: the messages that need no look, of which
     `outcomes` has no rows; None where it has all of them."""
@@ -63,4 +63,4 @@ class Judgement:
     summary: DataFrame
     imported: DataFrame
     windows: DataFrame
-    compared: Comparison | None = None
+    compared: Compared | None = None

@@ -20,11 +20,11 @@ from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit import changes, lateness, outcomes, read, sums, violations, window
 from duemq.pipeline.audit import imported as imported
 from duemq.pipeline.audit.checks import run
-from duemq.pipeline.audit.evidence import Evidence, Extent, Frames, Judgement
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered, Judged
 from duemq.pipeline.audit.imported import AuditedFile
-from duemq.pipeline.audit.lateness import LatenessSummary
+from duemq.pipeline.audit.lateness import Late
 from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
-from duemq.pipeline.audit.window import LogFinding, ShardWindow
+from duemq.pipeline.audit.window import Finding, ShardWindow
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.logs import logs
@@ -53,7 +53,7 @@ class AuditResult:
     others: Mapping[str, int]
     violation_counts: Mapping[str, int]
     shown: Sequence[Mapping[str, Any]]
-    late: LatenessSummary
+    late: Late
     shards: Sequence[ShardWindow]
     notes: Sequence[str]
     ranges: Sequence[TopicRange] = ()
@@ -89,7 +89,7 @@ def judge(
     extent: Extent,
     files: Sequence[AuditedFile] = (),
     comparing: bool = False,
-) -> Judgement:
+) -> Judged:
     """One row per message, of logs that were read. `comparing`: only of those that need a look (`sums.py`)."""
     entries = window.of_range(frames.entries, extent.windows)
     answers = changes.answers(entries)
@@ -114,7 +114,7 @@ def judge(
         commands, rows, deliveries = compared.commands, compared.imported, compared.deliveries
     grouped = outcomes.messages(outcomes.events(commands, answers, rows, summary, deliveries, frames.dead_letters))
     table = outcomes.outcomes(grouped, shards, topic_hashes, extent.anywhere_from)
-    return Judgement(table, entries, answers, cycles, changed, deferred, summary, all_rows, shards, compared)
+    return Judged(table, entries, answers, cycles, changed, deferred, summary, all_rows, shards, compared)
 
 
 def audit(
@@ -160,7 +160,7 @@ def gathered(
     longest_retry_ms: int = changes.LONGEST_RETRY_MS,
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
-) -> Iterator[Evidence]:
+) -> Iterator[Gathered]:
     """The logs, read once, and kept below `out` while they are needed. See `audit`."""
     progress = teller or Silent()
     there = Logs(kafka, spark)
@@ -199,7 +199,7 @@ def gathered(
             windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms, seen_at,
             longest_retry_ms,
         )  # fmt: skip
-        yield Evidence(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
+        yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
 
 
 def _topics(entries: DataFrame, commands: DataFrame) -> set[str] | None:
@@ -272,7 +272,7 @@ def files_of(frames: Frames, entries: DataFrame) -> list[AuditedFile]:
 
 def conclude(
     spark: SparkSession,
-    evidence: Evidence,
+    evidence: Gathered,
     out: Path | str,
     teller: Teller | None = None,
     outcomes_table: bool = False,
@@ -309,8 +309,8 @@ def conclude(
 
 def _concluded(
     spark: SparkSession,
-    evidence: Evidence,
-    judged: Judgement,
+    evidence: Gathered,
+    judged: Judged,
     table: DataFrame,
     files: Sequence[AuditedFile],
     notes: list[str],
@@ -392,7 +392,7 @@ def _write(frame: DataFrame, to: str, mode: str = "overwrite") -> None:
     frame.write.mode(mode).option("compression", "zstd").parquet(to)
 
 
-def _replayed(judged: Judgement, table: DataFrame, extent: Extent, files: Sequence[AuditedFile]) -> list[LogFinding]:
+def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[AuditedFile]) -> list[Finding]:
     """Where the ledger has counted something else than the commands and its answers say."""
     accepted: Counter[int] = Counter()
     waiting: Counter[int] = Counter()
@@ -430,7 +430,7 @@ def _replayed(judged: Judgement, table: DataFrame, extent: Extent, files: Sequen
         if one.whole and not any(file.why_not for file in files if file.shard == shard):
             pairs.append(("pending", one.pending, waiting))
         findings += [
-            LogFinding("ledger", shard, f"the ledger counts {counted} {what} messages, its commands say {tally[shard]}")
+            Finding("ledger", shard, f"the ledger counts {counted} {what} messages, its commands say {tally[shard]}")
             for what, counted, tally in pairs
             if counted != tally[shard]
         ]

@@ -63,7 +63,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class LatenessSummary:
+class Late:
     """What the page shows of lateness. `counts`: messages by lateness (ms), ascending. `topics`: None for those of
     topics that were not read."""
 
@@ -74,11 +74,11 @@ class LatenessSummary:
     counts: Sequence[tuple[int, int]] = ()
 
 
-def summary(lateness: DataFrame) -> LatenessSummary:
+def summary(lateness: DataFrame) -> Late:
     """Spreads of rows of `lateness`: a row per topic, shard and hour comes to the driver, however many there are."""
     by_ms = lateness.groupBy("late_ms").agg(F.sum("messages").alias("messages")).orderBy("late_ms").collect()
     if not by_ms:
-        return LatenessSummary()
+        return Late()
     groups: dict[str, dict[Any, Spread]] = {name: {} for name in ("all", *_BY)}
     for row in spreads(lateness).collect():
         key = row.key if row.by == "topic" or row.key is None else int(row.key)
@@ -86,7 +86,7 @@ def summary(lateness: DataFrame) -> LatenessSummary:
     for name, rows in groups.items():
         groups[name] = {key: rows[key] for key in sorted(rows, key=lambda key: (key is None, key))}
     counts = [(row.late_ms, row.messages) for row in by_ms]
-    return LatenessSummary(groups["all"][None], groups["topic"], groups["shard"], groups["hour"], counts)
+    return Late(groups["all"][None], groups["topic"], groups["shard"], groups["hour"], counts)
 
 
 def spreads(lateness: DataFrame) -> DataFrame:

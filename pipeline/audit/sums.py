@@ -35,7 +35,7 @@ _MAX_BROADCAST: Final = 2_000_000  # rows of three numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreed:
     """Messages of a shard that need no look: `delivered` once and as they should be, `unread` (delivered by the
     ledger, to topics that were not read), `pending`, and `later` (not applied in the range)."""
 
@@ -46,7 +46,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Compared:
     """`commands`, `imported`, `deliveries`: the rows of messages that need a look. `agreed`: the others, by shard;
     `late`: rows of `lateness.lateness` of these. `buckets`: how many were compared, `unequal`: how many of them
     differ."""
@@ -54,7 +54,7 @@ class Comparison:
     commands: DataFrame
     imported: DataFrame
     deliveries: DataFrame
-    agreed: Mapping[int, Agreement]
+    agreed: Mapping[int, Agreed]
     late: DataFrame
     buckets: int
     unequal: int
@@ -71,7 +71,7 @@ def compared(
     windows: DataFrame,
     topics: DataFrame,
     tolerance_ms: int = 0,
-) -> Comparison:
+) -> Compared:
     """Frames as `outcomes.events` takes them, `changes` and `deferrals` as `changes.py` makes them. `windows`:
     `window.as_frame`; `topics`: those that were read, with `topic`. `commands` and `deliveries` are read several times,
     so that they should be persisted."""
@@ -104,11 +104,11 @@ def compared(
         )
     )  # fmt: skip
     schedules = commands.where("kind = 'schedule'").withColumn("row", F.lit(0).cast("bigint"))
-    return Comparison(
+    return Compared(
         looked(schedules, "offset", "row").where("look").select(*commands.columns),
         looked(imported, "offset", "row").where("look or counted").select(*imported.columns),
         judged.where(~F.col("inside") | F.col("look")).select(*deliveries.columns),
-        {row.shard: Agreement(*(row[name] or 0 for name in ("n", "unread", "pending", "later"))) for row in rows},
+        {row.shard: Agreed(*(row[name] or 0 for name in ("n", "unread", "pending", "later"))) for row in rows},
         late, sum(row.buckets for row in rows), sum(row.unequal for row in rows),
     )  # fmt: skip
 

@@ -84,7 +84,7 @@ class ShardWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class LogFinding:
+class Finding:
     """A contradiction in the logs that is about no single message."""
 
     kind: str
@@ -126,7 +126,7 @@ def standing(entries: DataFrame) -> DataFrame:
 
 def windows(
     entries: DataFrame, since: int | None = None, tolerance_ms: int = 0
-) -> tuple[dict[int, ShardWindow], list[LogFinding]]:
+) -> tuple[dict[int, ShardWindow], list[Finding]]:
     """The windows of rows with `ENTRY_COLUMNS`, in any order, and what contradicts itself in them.
 
     `since`: entries written before it (epoch ms) are no part of the range, and the last of them is the base. Shards
@@ -154,16 +154,14 @@ def windows(
     for row in shards:
         by_shard[row.shard] = _window(row)
         if row.ahead:
-            findings.append(LogFinding("clock_ahead", row.shard, _ahead(row)))
+            findings.append(Finding("clock_ahead", row.shard, _ahead(row)))
     return by_shard, findings
 
 
-def _unreadable(rows: DataFrame) -> list[LogFinding]:
+def _unreadable(rows: DataFrame) -> list[Finding]:
     wrong = rows.where("problem is not null").select("shard", "ledger_offset", "problem")
     listed = wrong.orderBy("shard", "ledger_offset").limit(_MAX_FINDINGS).collect()
-    return [
-        LogFinding("ledger", row.shard, f"record {row.ledger_offset} of the ledger: {row.problem}") for row in listed
-    ]
+    return [Finding("ledger", row.shard, f"record {row.ledger_offset} of the ledger: {row.problem}") for row in listed]
 
 
 def _contradictions() -> Column:
@@ -198,17 +196,17 @@ def _contradictions() -> Column:
     return F.array_compact(F.array(F.when(uneven, counts), follows))
 
 
-def _findings(wrong: DataFrame) -> list[LogFinding]:
+def _findings(wrong: DataFrame) -> list[Finding]:
     listed = wrong.orderBy("shard", "ledger_offset").select("shard", F.explode("wrong").alias("text"))
     rows = listed.limit(_MAX_FINDINGS).collect()
-    return [LogFinding("ledger", row.shard, row.text) for row in rows]
+    return [Finding("ledger", row.shard, row.text) for row in rows]
 
 
-def _losses(entries: DataFrame) -> list[LogFinding]:
+def _losses(entries: DataFrame) -> list[Finding]:
     """The commands that were lost before anybody had read them, as the entries say."""
     losses = entries.where("lost_from IS NOT NULL").orderBy("shard", "ledger_offset")
     return [
-        LogFinding(
+        Finding(
             "lost_commands", row.shard,
             f"entry {row.n}: the log dropped commands {row.lost_from} to {row.lost_to - 1} before any node had read "
             f"them: up to {row.lost_to - row.lost_from} accepted messages, cancels and moves are lost",

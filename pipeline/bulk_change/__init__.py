@@ -1,8 +1,7 @@
-"""Cancel and move messages in bulk: by a join with any table, through the command log, with an answer for each row."""
+"""Cancels and moves messages in bulk: by a join with any table, through the command log, with an answer per row."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
-from duemq.pipeline.bulk_change.job import STATUSES, ChangeResult, cancel, move
-from duemq.pipeline.bulk_change.messages import Targets
+from duemq.pipeline.bulk_change.job import STATUSES, ChangeResult, Targets, cancel, move
 from duemq.pipeline.bulk_change.requests import ChangeClient
 
 __all__ = ["STATUSES", "ChangeClient", "ChangeResult", "Targets", "cancel", "move"]

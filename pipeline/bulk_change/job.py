@@ -1,7 +1,6 @@
-"""Mass cancel and mass move: each message that the rows of a table name is changed, and each row gets an answer.
+"""Mass cancel and mass move: change the messages that a table names; each row gets an answer.
 
-A job may be run again after any end. That changes nothing: the answers are the same as long as no message comes due in
-between.
+A job can be run again after any end: the answers are the same unless a message comes due in between.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.pipeline.bulk_change.messages import TARGET, Targets
 from duemq.pipeline.bulk_change.requests import ANSWERS_DDL, Batches, ChangeClient, cancelling, moving
 from duemq.pipeline.bulk_change.slots import Slots
+from duemq.pipeline.columns import column
 from duemq.pipeline.columns.instants import check_zone, need_time, shown
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
@@ -27,15 +26,48 @@ STATUSES: Final = (
 )  # fmt: skip
 ADDED: Final = ("status", "at_ms", "detail")
 CONNECTIONS: Final = 8
-_TASKS: Final = 32  # for each connection: a billion ids take each of them some 15 minutes
+_TASKS: Final = 32  # per connection: with a billion ids a task takes some 15 minutes
+TARGET: Final = "__duemq_target"
 _DUE: Final = "__duemq_due"
 _WHY_NOT: Final = "__duemq_why_not"
 
 
+@dataclass(frozen=True)
+class Targets:
+    """How a row names its messages: by `column`, which has ids, or names that senders chose.
+
+    With `ids` (a table such as bulk schedule writes) `column` has a business key, which `ids` has in its column `key`:
+    the row names every id with this key, and the answers have it in the column `id`.
+    """
+
+    column: str
+    ids: DataFrame | None = None
+    key: str = "name"
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """The rows with the id of a message in the column `TARGET`, null without one, one row per id.
+
+        With `ids` the rows also get its `due_ms`, unless they have such a column. Raises BadInput.
+        """
+        _need(rows, self.column, "the table")
+        if self.ids is None:
+            return rows.withColumn(TARGET, _text(self.column))
+        for name in (self.key, "id"):
+            _need(self.ids, name, "the table of ids")
+        if "id" in rows.columns:
+            raise BadInput("column id: the answers have the ids found by key in it; rename yours")
+        key = "__duemq_key"
+        due = ["due_ms"] if "due_ms" in self.ids.columns and "due_ms" not in rows.columns else []
+        id_rows = self.ids.select(_text(self.key).alias(key), _text("id").alias("id"), *due)
+        matches = (
+            rows.withColumn(key, _text(self.column)).join(id_rows.dropDuplicates([key, "id"]), key, "left").drop(key)
+        )
+        return matches.withColumn(TARGET, F.col("id"))
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """`counts`: how many rows have each status, without those of 0. `answers`: the URI of the table of answers, if
-    there is one."""
+    """`counts`: rows by status, without zeros. `answers`: the URI of the table of answers, or None."""
 
     counts: Mapping[str, int]
     answers: str | None = None
@@ -50,13 +82,13 @@ def cancel(
     connections: int = CONNECTIONS,
     teller: Teller | None = None,
 ) -> ChangeResult:
-    """Cancel the messages that the rows name. Each is asked about once, however many rows name it, by at most
-    `connections` requests at the same time from each machine of the cluster.
+    """Cancel the messages that the rows name, each once even if several rows name it. Each machine of the cluster sends
+    at most `connections` requests at the same time.
 
-    `answers`: a new folder (a path of this machine, or a URI) that gets the rows as Parquet, with `status`, `at_ms` and
-    `detail`. `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (not known in
-    time: ask again); `at_ms`: when it ended (epoch ms). Raises BadInput; a job in which the server did not answer fails
-    with `Unavailable`.
+    `answers`: a new folder (a path of this machine, or a URI) for the rows as Parquet, with `status`, `at_ms` and
+    `detail`. `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (no answer in
+    time: run it again); `at_ms`: when the message ended (epoch ms). Raises BadInput, and Unavailable if the server did
+    not answer.
     """
     target_rows = _with_targets(rows, targets)
     messages = target_rows.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct()
@@ -77,12 +109,12 @@ def move(
     past: bool = False,
     teller: Teller | None = None,
 ) -> ChangeResult:
-    """Move messages to the time that the SQL expression `to` gives of their row, shifted by `by_ms`. `zone` is that of
-    times without one (see `read_time`).
+    """Move messages to the time of the SQL expression `to` on their row, shifted by `by_ms`. `zone`: for times without
+    one (see `read_time`).
 
-    As `cancel`: `status` moved with the new due time as `at_ms`, already_cancelled with the time of the cancel, or
-    refused with the reason: no time, one more than a day past unless `past` says that it is meant, or a message that is
-    named with several times. A message whose new time is past is delivered at once.
+    As `cancel`, with further values of `status`: moved with the new due time as `at_ms`, already_cancelled with the
+    time of the cancel, or refused with the reason: no time, a time more than a day past (unless `past` is set), or rows
+    that name a message with several times. A message with a new time in the past is delivered at once.
     """
     target_rows = _with_targets(rows, targets)
     messages = new_times(target_rows, to, by_ms, zone)
@@ -91,8 +123,8 @@ def move(
 
 
 def new_times(target_rows: DataFrame, to: str, by_ms: int = 0, zone: str | None = None) -> DataFrame:
-    """One row for each message that rows with a `TARGET` name: `id`, `due_ms` and `refused`, which is why it has no new
-    time, or null. See `move`. Raises BadInput."""
+    """A row per message that rows with a `TARGET` name: `id`, `due_ms`, and `refused`: why it has no new time, or null.
+    See `move`. Raises BadInput."""
     if zone is not None:
         check_zone(target_rows.sparkSession, zone)
     value = F.expr(to)
@@ -117,9 +149,8 @@ def new_times(target_rows: DataFrame, to: str, by_ms: int = 0, zone: str | None 
 
 
 def in_order(messages: DataFrame, connections: int) -> DataFrame:
-    """Ids that are alike are of messages due at nearly the same time: asked about in one request they are found in a
-    delay file by reading a few of its row groups, in place of one for each message. Tasks are many, for one that fails
-    begins anew."""
+    """The messages in the order of their ids. Neighbours are due at nearly the same time, so that a request reads a few
+    row groups of a delay file instead of one per message. There are many tasks, because a failed task starts over."""
     return messages.repartitionByRange(_TASKS * connections, "id").sortWithinPartitions("id")
 
 
@@ -129,7 +160,7 @@ def _slots(server: ChangeClient, connections: int) -> Slots:
 
 def _with_targets(rows: DataFrame, targets: Targets) -> DataFrame:
     if clashes := [name for name in ADDED if name in rows.columns]:
-        raise BadInput(f"column {clashes[0]}: the answers have one of that name; rename that of the table")
+        raise BadInput(f"column {clashes[0]}: the answers have a column of this name; rename yours")
     return targets.of(rows)
 
 
@@ -145,7 +176,7 @@ def _changed(
     spark, uri = target_rows.sparkSession, None if folder is None else uri_of(folder)
     answered = _joined(target_rows, messages.mapInArrow(work, ANSWERS_DDL), targets)
     with step(spark, teller or Silent(), what):
-        if uri is not None:  # read again to be counted: computed twice, the commands would be sent twice
+        if uri is not None:  # count the written rows: computing them again would send the commands again
             answered.write.parquet(uri)
             answered = spark.read.schema(answered.schema).parquet(exact(uri))
         counts = {row["status"]: row["count"] for row in answered.groupBy("status").count().collect()}
@@ -162,3 +193,13 @@ def _joined(target_rows: DataFrame, answers: DataFrame, targets: Targets) -> Dat
                       "detail": F.when(no_id, none).otherwise(F.col("detail"))})
         .drop(TARGET)
     )  # fmt: skip
+
+
+def _text(name: str) -> Column:
+    """Text without surrounding spaces; null if it is empty."""
+    return F.nullif(F.trim(column(name).cast("string")), F.lit(""))
+
+
+def _need(table: DataFrame, column: str, what: str) -> None:
+    if column not in table.columns:
+        raise BadInput(f"column {column}: {what} does not have it; it has {', '.join(table.columns)}")

@@ -1,7 +1,7 @@
-"""What an executor does: ask a server about messages in batches until each has an answer. No Spark in here.
+"""Runs on executors: sends changes to the server in batches until each message has an answer. Uses no Spark.
 
-A command whose outcome is unknown is sent again. That is harmless, here as in a task that Spark runs a second time: a
-repeated cancel that won is still "cancelled", and a repeated move to the same time is still "moved".
+A command with an unknown outcome is sent again, and so is a task that Spark repeats. That is harmless: a repeated
+cancel that won is still "cancelled", and a repeated move to the same time is still "moved".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duemq.client.http.times import EpochMs
 from duemq.client.http.values import CancelResult, MoveResult
 from duemq.model.timing import why_implausible
 from duemq.pipeline.bulk_change.slots import Slots
-from duemq.pipeline.columns.past import why_long_past
+from duemq.pipeline.columns.instants import why_long_past
 from duemq.pipeline.logs import server
 
 T = TypeVar("T")
@@ -38,10 +38,10 @@ ANSWERS_DDL: Final = "id string, status string, at_ms bigint, detail string"
 
 @dataclass(frozen=True, slots=True)
 class ChangeClient(server.Server):
-    """The server, and how it is asked: `batch` ids in one request (at most 10,000), each task one at a time.
+    """The server, and the size of requests: `batch` ids (at most 10,000). A task sends one request at a time.
 
-    `patience_s`: so long a task asks again while no answer comes. Then messages whose answer is pending are told as
-    "pending", and a server that does not answer at all is an error.
+    `patience_s`: how long a task repeats requests without a new answer. After that, messages without an answer are
+    "pending"; if the server did not answer at all, the task fails.
     """
 
     batch: int = 5_000
@@ -49,7 +49,7 @@ class ChangeClient(server.Server):
 
 
 class ChangeAnswer(NamedTuple):
-    """The answer about one message. `at_ms`: when it ended, or where it was moved when it is due now (epoch ms)."""
+    """The answer about one message. `at_ms`: when it ended, or its new due time (epoch ms)."""
 
     status: str
     at_ms: int | None = None
@@ -92,8 +92,8 @@ def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batche
 
 
 def moving(server: ChangeClient, slots: Slots, past: bool = False) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` that moves, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about.
-    `past`: times more than a day ago are meant."""
+    """A function for `mapInArrow` that moves, from `MOVE_SCHEMA` to `ANSWERS`. Rows with `refused` are not sent.
+    `past`: accept times more than a day ago."""
 
     def why_not(due: int) -> str | None:
         return why_implausible(due) or (None if past else why_long_past(due, int(time.time() * 1000)))

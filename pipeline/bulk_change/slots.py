@@ -1,7 +1,7 @@
-"""How many requests are under way from one machine at once, however many tasks run on it. No Spark in here.
+"""Bounds the number of concurrent requests from a machine, however many tasks run on it. Uses no Spark.
 
-Tasks are many and small, so that one that fails repeats minutes of work and not hours. Spark runs as many of them as
-there are cores; a slot, which is a lock on a file, bounds how many of them ask the server at the same time.
+There are many small tasks, so that a failure repeats minutes of work and not hours. Spark runs one per core; a slot,
+which is a lock on a file, bounds how many of them send a request at the same time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LOOK_S: Final = 0.02
 
 
 class Slots:
-    """`count` of them on each machine, shared by all that name the same `what`, and given back where a process dies."""
+    """`count` slots on each machine for `what`, shared between processes. The slot of a killed process becomes free."""
 
     def __init__(self, what: str, count: int) -> None:
         self._name, self._count = hashlib.sha256(f"{what} {count}".encode()).hexdigest()[:16], count
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Hold one for the time of the block; waits for it."""
+        """Wait for a slot, and hold it inside the block."""
         folder = Path(tempfile.gettempdir()) / f"duemq-slots-{os.getuid()}-{self._name}"
         folder.mkdir(mode=0o700, exist_ok=True)
         first = random.randrange(self._count)
@@ -43,6 +43,6 @@ class Slots:
                 try:
                     yield
                 finally:
-                    os.close(handle)  # which lets go of it
+                    os.close(handle)  # releases the lock
                 return
             time.sleep(_LOOK_S)

@@ -1,7 +1,7 @@
-"""One attempt at a job: its rows are judged, and written as delay files and as a table of rejected rows.
+"""One attempt at a job: judge its rows, write delay files and a table of rejected rows.
 
-What is written is checked against what was judged, by number and by sums of hashes: a source that gives other rows when
-it is read again, or when Spark repeats a task of it, is noticed.
+The written rows are checked against the judged ones, by count and sums of hashes. That detects a source that returns
+other rows when it is read again, or when Spark repeats a task.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,21 +19,17 @@ from pyspark.sql import functions as F
 from duemq.model.failpoint import Failpoint
 from duemq.model.messages.import_command import MAX_FILES
 from duemq.pipeline.bulk_schedule import files
-from duemq.pipeline.bulk_schedule.deadline import WriteDeadline
 from duemq.pipeline.bulk_schedule.files import WrittenFile, sums
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected, repeated_names
 from duemq.pipeline.columns import OWN, Columns
-from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.errors import JobFailed, RowsRejected
 from duemq.pipeline.files.uris import below, local_path, uri_of
 from duemq.pipeline.spark.progress import Teller, step
 
 _MARGIN_MS: Final = 10_000  # between the manifest and the server's answer to the hand-over
-_TAKEN_IN: Final = 1_000  # rows per ms, by the server
-
-
-class RowsRejected(JobFailed):
-    """Rows were rejected, and the job was to be strict: nothing is scheduled."""
+_IMPORT_RATE: Final = 1_000  # rows per ms that the server imports
+_LEAST_TASKS: Final = 3  # for an estimate of the time for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,8 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleAttempt:
-    """`rejects`: a folder for rejected rows; None: beside the files. `clock`: epoch ms."""
+class Attempt:
+    """`rejects`: a folder for rejected rows; None: next to the files. `clock`: epoch ms."""
 
     frame: DataFrame
     columns: Columns
@@ -63,7 +60,7 @@ class ScheduleAttempt:
     clock: Callable[[], int]
 
     def written(self) -> JobManifest:
-        """Write the files of an attempt; what its manifest is to say. Raises JobFailed, RowsRejected."""
+        """Write the files of an attempt; returns its manifest. Raises JobFailed, RowsRejected."""
         with repeated_names(self.frame, self.columns) as repeated:
             self.failpoint("names")
             return self._written(repeated)
@@ -78,17 +75,17 @@ class ScheduleAttempt:
             observed = judged_rows.observe(before, *_sums(judged_rows))
             files.write(files.messages(observed, self.columns, folder.job, behind), folder.stage.uri(attempt))
         self.failpoint("written")
-        with step(spark, teller, "checking what was written"):
+        with step(spark, teller, "checking the written files"):
             written_files = files.looked_at(spark, folder.stage, attempt)
         if len(written_files) > MAX_FILES:
             folder.stage.remove(attempt)
             raise JobFailed(
                 f"{len(written_files):,} files were written, for {len({file.window for file in written_files}):,} "
                 f"windows of half an hour, and the server takes {MAX_FILES:,} files at once: nothing is scheduled. "
-                "Schedule it as several jobs, such as one for each year"
+                "Schedule it as several jobs, such as one per year"
             )
         written = sum(file.rows for file in written_files)
-        # Where no row can be scheduled, Spark may have found that out without a look at any.
+        # If no row can be scheduled, Spark may have skipped reading them.
         totals = _sums_of(before.get) if written else _counted(judged_rows)
         teller.says(
             f"{totals.all[0]:,} rows read: {written:,} written to {len(written_files):,} files, {totals.bad:,} rejected"
@@ -105,7 +102,7 @@ class ScheduleAttempt:
                 behind_sums == totals.good and written == totals.good[0] and (apart.all, apart.bad) == (totals.all, bad)
             )
 
-        # What Spark observes may count a task twice that it had to repeat: so they are counted anew.
+        # A repeated task may be counted twice in an observation, so count again before failing.
         if not adds_up(totals) and not adds_up(_counted(judged_rows)):
             folder.stage.remove(attempt)
             raise JobFailed("the source changed while it was read: nothing is scheduled. Run the job again")
@@ -124,13 +121,13 @@ class ScheduleAttempt:
     def _rejected(
         self, written_files: list[WrittenFile], totals: Sums, began: int, attempt: str, repeated: DataFrame | None
     ) -> tuple[list[WrittenFile], Sums | None, str | None]:
-        """Write the rows that cannot be scheduled, with those of windows that came too near while all was written.
+        """Write the rows that cannot be scheduled, with the rows of windows that are too near by now.
 
-        Return the files of these windows, what was judged for that, and where the rows are. It reads the source again;
-        where other windows come too near meanwhile, it is done once more, into another folder.
+        Returns the files of these windows, the sums of the judged rows, and the folder. It reads the source again; if
+        more windows come too near during that, it starts over in another folder.
         """
         spark, rules, teller = self.frame.sparkSession, self.rules, self.teller
-        nearest_ms = rules.server_lead_ms + _MARGIN_MS + sum(file.rows for file in written_files) // _TAKEN_IN
+        nearest_ms = rules.server_lead_ms + _MARGIN_MS + sum(file.rows for file in written_files) // _IMPORT_RATE
         more_ms = number = 0
         while True:
             soonest = self.clock() + nearest_ms + more_ms
@@ -164,7 +161,7 @@ class ScheduleAttempt:
 
 
 def _sums(judged_rows: DataFrame) -> list[Any]:
-    """The sums over all rows, and over those that cannot be scheduled: they are few, so this costs one hash per row."""
+    """The sums over all rows, and over the few that cannot be scheduled: this costs little more than a hash per row."""
     bad = F.col(OWN + REASON).isNotNull()
     return [
         *(column.alias(f"all_{name}") for name, column in sums(judged_rows).items()),
@@ -173,7 +170,7 @@ def _sums(judged_rows: DataFrame) -> list[Any]:
 
 
 def _counted(judged_rows: DataFrame) -> Sums:
-    """Count and sum up the rows by reading them."""
+    """The sums, by reading the rows."""
     row = judged_rows.agg(*_sums(judged_rows)).first()
     assert row is not None
     return _sums_of(row.asDict())
@@ -186,3 +183,34 @@ def _sums_of(metrics: dict[str, Any]) -> Sums:
 
 def _triple(metrics: dict[str, Any]) -> tuple[int, int, int]:
     return metrics["rows"], metrics["sum"], metrics["xor"]
+
+
+class WriteDeadline:
+    """A Teller that warns once if the finished tasks show that writing takes longer than `lead_ms` from `began` (epoch
+    ms). `clock`: epoch ms.
+
+    Spark announces the tasks of a later stage only when the stage starts, so the job may take longer, but not less.
+    """
+
+    def __init__(self, teller: Teller, began: int, lead_ms: int, clock: Callable[[], int]) -> None:
+        self._teller, self._began, self._lead_ms, self._clock = teller, began, lead_ms, clock
+        self._has_warned = False
+        self.step, self.says = teller.step, teller.says
+
+    def share(self, done: int, total: int) -> None:
+        self._teller.share(done, total)
+        if self._has_warned or done < _LEAST_TASKS:
+            return
+        took = self._clock() - self._began
+        ends = self._began + took * total // done
+        if ends > self._began + self._lead_ms:
+            self._has_warned = True
+            self.says(
+                f"{done:,} of {total:,} tasks took {took / 1000:,.0f} s: writing ends at {_time(ends)} or later, and "
+                f"the lead at {_time(self._began + self._lead_ms)}. Rows of windows that are too near by then are "
+                "rejected; with a longer lead they would be rejected now"
+            )
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")

@@ -1,7 +1,7 @@
-"""Writing delay files with Spark, and saying what each of them is.
+"""Writes delay files with Spark, and lists them with their checksums.
 
-Spark's own Parquet writer is the fast way. The settings below make of its files what duemq can link as they are:
-`storage/delay_files/columns.py`, docs/guides/delay-files.md.
+With the options below, the files of Spark's own Parquet writer can be linked by duemq without a rewrite: see
+`storage/delay_files/columns.py` and docs/guides/delay-files.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OPTIONS: Final = {
     "parquet.block.size": str(GROUP_BYTES),
     "parquet.block.size.row.check.min": "16",
     "parquet.page.write-checksum.enabled": "true",
-    # Of texts that hardly repeat, dictionaries and statistics cost a fifth of the time and are of no use.
+    # For texts that hardly repeat, dictionaries and statistics are useless and cost a fifth of the time.
     "parquet.enable.dictionary#payload": "false",
     "parquet.enable.dictionary#key": "false",
     "parquet.enable.dictionary#name": "false",
@@ -45,13 +45,13 @@ _OPTIONS: Final = {
     "parquet.column.statistics.enabled#key": "false",
     "parquet.column.statistics.enabled#name": "false",
 }
-_MAX_ROWS = 2_000_000  # of one file: what is done with one is done by one task
+_MAX_ROWS = 2_000_000  # per file: one task handles a whole file
 _IN_ATTEMPT = re.compile(rf"[^/]+/{WINDOW}=[^/]+/[^/_.][^/]*\.parquet")
 _SCHEMA = "path string, sha256 string, size bigint, window bigint, rows bigint"
 _PARTS_PER_TASK: Final = 16
 _UNKNOWN_PARTS: Final = 2_000
 _EXACT_PARTS: Final = "spark.shuffle.minNumPartitionsToHighlyCompress"
-_FOOTER_BYTES: Final = 8  # behind the footer of a Parquet file: its length, and what it is
+_FOOTER_BYTES: Final = 8  # after the footer of a Parquet file: its length and the magic number
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class WrittenFile:
 
 
 def messages(judged: DataFrame, columns: Columns, job: str, observation: Observation | None = None) -> DataFrame:
-    """The rows that can be scheduled, as they are written: shuffled by window, sorted by due time.
+    """The rows that can be scheduled, shuffled by window and sorted by due time for writing.
 
-    The rows of a large window are shared out among several files, each of which spans all of it; so their shards share
-    the work. The job's id is in the metadata of each file: two jobs with equal rows have files of other content.
-    `observation` counts and sums them behind the shuffle (see `sums`).
+    A large window has several files, and each spans all of the window, so that their shards share the work. Each file
+    has the job's id in its metadata, so that the files of two jobs with equal rows differ. `observation` counts and
+    sums the rows after the shuffle (see `sums`).
     """
     due = OWN + "due_ms"
     ordered = [OWN + f"order{number}" for number in range(len(columns.order))]
@@ -81,7 +81,7 @@ def messages(judged: DataFrame, columns: Columns, job: str, observation: Observa
         *(column(name).alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
     )
     shuffled = good_rows.hint("rebalance", _parts(good_rows), WINDOW)
-    if observation is not None:  # before it is sorted: Spark does not know that what is observed stays sorted
+    if observation is not None:  # before the sort: Spark does not know that an observation keeps the order
         shuffled = shuffled.observe(observation, *sums(shuffled).values())
     sorted_rows = shuffled.sortWithinPartitions(WINDOW, due, *ordered)
     shown = [F.col(OWN + name).alias(name, metadata={"duemq-job": job}) for name in fields]
@@ -89,9 +89,9 @@ def messages(judged: DataFrame, columns: Columns, job: str, observation: Observa
 
 
 def sums(frame: DataFrame, where: Column | None = None) -> dict[str, Column]:
-    """Aggregates that differ where the messages of a frame are others: `rows`, `sum` and `xor` of their hashes.
+    """Aggregates that tell apart frames with different messages: `rows`, and `sum` and `xor` of the hashes.
 
-    The sum is of the upper halves, so that 2 thousand million rows do not overflow it.
+    The sum takes the upper halves of the hashes: two billion rows do not overflow it.
     """
     hashed = F.xxhash64(*(F.col(OWN + name) for name in _fields(frame)))
     counted = hashed if where is None else F.when(where, hashed)
@@ -107,11 +107,11 @@ def _fields(frame: DataFrame) -> list[str]:
 
 
 def _parts(frame: DataFrame) -> int:
-    """The number of partitions to shuffle into: so many that each has far fewer bytes than a task should write.
+    """The number of partitions to shuffle into; each has far fewer bytes than a task should write.
 
-    Spark joins small partitions, and cuts one that is too large into pieces that have a part of each of its windows. So
-    where partitions are few and large, each window becomes many files. Beyond the bound Spark knows only their mean
-    size, and would not see that one window has most of the rows.
+    Spark joins small partitions, and splits one that is too large into pieces with a part of each window: with few,
+    large partitions each window would become many files. Above `_EXACT_PARTS` Spark only knows their mean size, and
+    would not see that one window has most of the rows.
     """
     conf = frame.sparkSession.conf
     most, least = (
@@ -133,23 +133,23 @@ def _setting(spark: SparkSession, name: str, default: str) -> str:
 
 
 def _bytes(text: str) -> int:
-    """The bytes of a size as Spark's settings have it: 64m, 64MB, 67108864b, 67108864."""
+    """The bytes of a size in Spark's settings: 64m, 64MB, 67108864b, 67108864."""
     number = text.lower().rstrip("b")
     scale = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.get(number[-1:])
     return max(int(number) if scale is None else int(number[:-1]) << scale, 1)
 
 
 def write(frame: DataFrame, uri: str) -> None:
-    """Write what `messages` made into a folder."""
+    """Write the rows of `messages` to a folder."""
     writer = frame.write.partitionBy(WINDOW).options(**_OPTIONS).option("maxRecordsPerFile", _MAX_ROWS)
     writer.parquet(uri)
 
 
 def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[WrittenFile]:
-    """All delay files of an attempt, each read for its checksum by an executor.
+    """All delay files of an attempt; executors read them for their checksums.
 
-    No two of them have the same content, for a content is imported once: where the rows of several files are all alike,
-    each but the first is made another one by a number that no reader looks at. Raises JobFailed.
+    The server imports the same content only once. If several files are equal, all but the first are replaced by copies
+    with a number that readers ignore. Raises JobFailed.
     """
     paths = [name for name in stage.files(attempt) if _IN_ATTEMPT.fullmatch(name)]
     written_files = _looked_at(spark, stage, [(path, 0) for path in paths])
@@ -168,7 +168,7 @@ def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[WrittenFi
 
 
 def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int]]) -> list[WrittenFile]:
-    """The files at these paths; of each that has a number, a copy that has it too."""
+    """The files at these paths; a path with a number other than 0 is first copied with that number."""
     if not paths:
         return []
     listed = spark.createDataFrame(list(paths), "path string, number int").repartition(tasks_for(spark, len(paths)))
@@ -194,9 +194,9 @@ def _look(stage: Stage, path: str, number: int) -> WrittenFile:
 
 
 def _numbered(stage: Stage, path: str, number: int) -> str:
-    """Copy a Parquet file with a number between its last page and its footer, where readers skip what they do not know.
+    """Copy a Parquet file with a number between its last page and its footer, where readers skip unknown bytes.
 
-    The copy has a name of its own, so tasks that are repeated make the same one.
+    The number is in the copy's name, so a repeated task makes the same copy.
     """
     with stage.local(path) as file:
         content = file.read_bytes()

@@ -1,4 +1,4 @@
-"""The ids of a job's messages, made by the server when they are asked for, beside what joins them back."""
+"""The ids of a job's messages, which the server computes on request, with the columns to join them to the table."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _READ: Final = ["name", "topic", "key", "due_ms"]
 def ids(
     spark: SparkSession, manifest: JobManifest, stage: Stage, imports: Mapping[str, str | None], server: Server
 ) -> DataFrame:
-    """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
-    asked for their ids, when it is used. The server keeps a file until its window is loaded: the rows of files that it
-    does not keep any more are left out. `name` is null where none is mapped; `file` is a path below the job's folder
-    and `row` counts from 0."""
+    """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: using the frame reads the job's files and
+    asks the server for their ids. The server keeps a file until its window is loaded; rows of files that it no longer
+    keeps are missing. `name` is null without a column of names; `file` is a path below the job's folder, `row` counts
+    from 0."""
     imported_files = [(file.path, imports[file.path]) for file in manifest.files if imports[file.path] is not None]
     listed = spark.createDataFrame(imported_files, "path string, import string")
 
@@ -74,14 +74,14 @@ def _of_file(client: Admin, local: Path, path: str, file_import: str) -> Iterato
 
 
 def write_ids(ids: DataFrame, attempt: str, uri: str) -> int:
-    """Have the table of a job's ids at a URI, and return how many rows it has. A table of this job that is there stays
-    as it is: later the server has fewer ids. Another job's is replaced once this one is complete.
+    """Write the table of a job's ids to a URI and return the number of its rows. An existing table of this job is kept,
+    because later the server has fewer ids; one of another job is replaced once this one is complete.
 
-    `attempt`: of the job's manifest. Raises JobFailed.
+    `attempt`: from the job's manifest. Raises JobFailed.
     """
     spark, uri = ids.sparkSession, uri.rstrip("/")
     written = _rows(spark, uri, attempt)
-    if is_remote(spark):  # it has no Hadoop to rename with
+    if is_remote(spark):  # without Hadoop nothing can be renamed
         if not written:
             ids.write.mode("overwrite").parquet(uri)
         return written or _rows(spark, uri, attempt)
@@ -100,7 +100,7 @@ def write_ids(ids: DataFrame, attempt: str, uri: str) -> int:
 
 
 def _rows(spark: SparkSession, uri: str, attempt: str) -> int:
-    """How many ids of a job's attempt are in a table; 0 also if there is no table of ids."""
+    """How many ids of a job's attempt a table has; 0 if there is no table."""
     try:
         return spark.read.parquet(exact(uri)).where(F.col("file").startswith(f"{attempt}/")).count()
     except AnalysisException:

@@ -1,12 +1,12 @@
 """Bulk schedule from end to end, exactly once: see ADR 22.
 
-    judge and write     an attempt folder gets the delay files of the rows that can be scheduled, and the others apart
-    manifest            says which files are the job; written once
-    hand over           all of its files by one request, which the server accepts as a whole or not at all
-    wait                until each node that decides has taken them in
+    judge and write     delay files of the rows that can be scheduled, and a table of the others, in an attempt's folder
+    manifest            lists the files of the job; written once
+    hand over           all files in one request, which the server accepts as a whole or not at all
+    wait                until each master has imported them
 
-The next run of the same id goes on where one ended: before the manifest it begins anew, after it the files of the
-manifest are what is handed over. A content is imported once, so a repeat of that changes nothing.
+Another run with the same id continues: without a manifest it starts over, with one it hands over the files of the
+manifest. The server imports the same content only once, so a repeated hand-over changes nothing.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.pipeline.bulk_schedule.attempt import RowsRejected, ScheduleAttempt
+from duemq.pipeline.bulk_schedule.attempt import Attempt
 from duemq.pipeline.bulk_schedule.ids import ids
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
 from duemq.pipeline.bulk_schedule.plans import plan_of
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.server import hand_over, imported, shown
-from duemq.pipeline.bulk_schedule.stages import stage_of
+from duemq.pipeline.bulk_schedule.stage import stage_of
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.errors import BadInput
+from duemq.pipeline.errors import BadInput, RowsRejected
 from duemq.pipeline.logs.server import Server
 from duemq.pipeline.logs.tables import fingerprint, schema_of
 from duemq.pipeline.spark.progress import Silent, Teller
 
-__all__ = ["Options", "RowsRejected", "ScheduleResult", "schedule"]
+__all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`stage`: below the server's `delay_files.import_from`, a folder that driver, executors and nodes see under one
-    path, or `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI where rejected rows go, in a folder of the job; None:
-    beside its files. `link`: the server may link the files in place of writing them anew. `strict`: where rows are
-    rejected nothing is scheduled."""
+    path, or `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI for a folder with the job's rejected rows; None: next to
+    its files. `link`: the server may link the files instead of copying them. `strict`: one rejected row, and nothing is
+    scheduled."""
 
     stage: Path | str
     rejects: Path | str | None = None
@@ -49,11 +49,11 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleResult:
-    """A job that is done: what could be scheduled is. `ids`: see `ids.ids`. `again`: an earlier run did it.
+class Scheduled:
+    """A finished job: all rows that can be scheduled are. `ids`: see `ids.ids`. `again`: an earlier run finished it.
 
-    `forgotten`: how many of the accepted rows are in files that were handed over, and whose outcome the server does not
-    keep any more.
+    `forgotten`: how many accepted rows are in files that were handed over, but whose outcome the server no longer
+    keeps.
     """
 
     manifest: JobManifest
@@ -75,13 +75,13 @@ def schedule(
     teller: Teller | None = None,
     failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
-) -> ScheduleResult:
+) -> Scheduled:
     """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
 
-    `source` says what is in the frame, so that another job of the same id is noticed; None: the files that it reads
-    (see `fingerprint`) and what is done with them (see `plan_of`), which a value such as the time of day makes another.
-    `earlier`: the `source` of these rows by the rules of earlier versions, whose jobs are gone on with. `rules` None:
-    those of the server. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
+    `source` identifies the frame, so that another job with the same id is refused; None: its files (see `fingerprint`)
+    and its plan (see `plan_of`), which must have no changing value such as the time of day. `earlier`: the `source` of
+    these rows in earlier versions, whose jobs are continued. `rules` None: the server's. Raises BadInput, JobFailed,
+    RowsRejected, and the client's errors.
     """
     server, teller, spark = server or Server(), teller or Silent(), frame.sparkSession
     folder = JobFolder(stage_of(spark, options.stage, job), job)
@@ -92,7 +92,7 @@ def schedule(
     server_clock = rules.server_clock(clock)
     if manifest is None:
         folder.check()
-        attempt = ScheduleAttempt(
+        attempt = Attempt(
             frame, columns, folder, rules, about, options.rejects, options.strict, teller, failpoint, server_clock
         )
         manifest = attempt.written()
@@ -113,7 +113,7 @@ def schedule(
         failpoint("done")
     folder.clean(manifest)
     forgotten = sum(file.rows for file in manifest.files if imports[file.path] is None)
-    return ScheduleResult(manifest, ids(spark, manifest, folder.stage, imports, server), again, forgotten)
+    return Scheduled(manifest, ids(spark, manifest, folder.stage, imports, server), again, forgotten)
 
 
 def _rows_of(frame: DataFrame) -> str:
@@ -138,7 +138,7 @@ def _imported(
     teller.says(f"{manifest.accepted - rows:,} messages imported")
     if rows:
         teller.says(
-            f"{rows:,} rows more were handed over before {shown(folder.handed_at() or 0)}: their windows are over, and "
-            "the server does not keep any more what became of their files"
+            f"{rows:,} rows more were handed over before {shown(folder.handed_at() or 0)}: their windows have passed, "
+            "and the server no longer keeps the outcome of their files"
         )
     return imports

@@ -1,12 +1,12 @@
-"""The folder of a job: what was written, said once and for all.
+"""The folder of a job.
 
     STAGE/JOB/attempt-<random>/window=<start>/part-*.parquet   delay files of one attempt
-    STAGE/JOB/manifest.json                                    which attempt is the job, and each of its files
+    STAGE/JOB/manifest.json                                    the attempt that is the job, and its files
     STAGE/JOB/handed.json                                      when the server had all of them in its log
     STAGE/JOB/done.json                                        the imports, once all of them are imported
 
-Each document is written once: who comes second finds the first one's and uses that. Nothing but what the manifest
-lists is ever handed over.
+Each document is written once: of two runs at the same time, the second uses the document of the first. Only files in
+the manifest are ever handed over.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from duemq.storage.manifest import other_format
 FORMAT: Final = 1
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT = "attempt-"
-_LOOKS, _LOOK_S = 20, 0.25  # at a document that another run is writing
+_READS, _READ_S = 20, 0.25  # of a document that another run is writing
 
 
 @dataclass(frozen=True, slots=True)
 class JobManifest:
-    """`columns` and `source`: what the job was made of, `print`: a checksum of both. `began`: epoch ms.
+    """`columns` and `source`: the columns and identity of the table, `print`: a checksum of both. `began`: epoch ms.
 
-    `attempt`: the folder of its files. `rejects`: where the rejected rows are, None where there are none.
+    `attempt`: the folder of its files. `rejects`: the folder of the rejected rows, or None.
     """
 
     job: str
@@ -58,7 +58,7 @@ class JobManifest:
 
 
 def print_of(columns: Mapping[str, Any], source: str) -> str:
-    """A checksum that differs where a job is another one."""
+    """A checksum that tells jobs apart."""
     return hashlib.sha256(orjson.dumps([columns, source], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -74,11 +74,11 @@ class JobFolder:
         self.stage.make()
 
     def check(self) -> None:
-        """Raise BadInput where documents cannot be written here as they have to be, before anything else is."""
+        """Raise BadInput if documents cannot be written once here. Call it before writing anything else."""
         self.stage.check()
 
     def new_attempt(self) -> str:
-        """The name of a folder that nobody else uses. It is not made."""
+        """A unique name for an attempt's folder, which is not created."""
         return f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
 
     def manifest(self) -> JobManifest | None:
@@ -90,14 +90,14 @@ class JobFolder:
         return JobManifest(**(document | {"files": tuple(WrittenFile(**file) for file in document["files"])}))
 
     def settle(self, manifest: JobManifest) -> JobManifest:
-        """This manifest, or that of another attempt which was faster."""
+        """Write this manifest; returns the one that stands, which may be from a faster attempt."""
         self._once("manifest.json", asdict(manifest))
         winner = self.manifest()
         assert winner is not None
         return winner
 
     def handed_at(self) -> int | None:
-        """When the server had accepted the files of the manifest (epoch ms); None where that is not known."""
+        """When the server had accepted the files of the manifest (epoch ms); None if that is unknown."""
         document = self._read("handed.json")
         return None if document is None else int(document["at"])
 
@@ -105,7 +105,7 @@ class JobFolder:
         self._once("handed.json", {"at": at})
 
     def imports(self) -> dict[str, str | None] | None:
-        """The import of each file of a job that is done, by its path below the folder; None for one that the server had
+        """The import of each file of a finished job, by its path below the folder; None for one that the server had
         forgotten by then."""
         document: dict[str, str | None] | None = self._read("done.json")
         return document
@@ -114,27 +114,27 @@ class JobFolder:
         self._once("done.json", imports)
 
     def clean(self, manifest: JobManifest) -> None:
-        """Remove what other attempts left."""
+        """Remove the folders of other attempts."""
         for folder in self.stage.folders():
             if folder.startswith(_ATTEMPT) and folder != manifest.attempt:
                 self.stage.remove(folder)
         self.stage.tidy()
 
     def _read(self, name: str) -> Any:
-        for look in range(_LOOKS):
+        for number in range(_READS):
             content = self.stage.read(name)
             if content is None:
                 return None
             try:
                 return orjson.loads(content)
-            except ValueError as error:  # where there are no links, its writer may be at it
-                if look == _LOOKS - 1:
+            except ValueError as error:  # without hard links, a file that is being written is visible
+                if number == _READS - 1:
                     raise JobFailed(
-                        f"{self.stage.path(name)} is damaged: {error}. It is not in use; remove it where no other run "
-                        "of this job is under way, and run the job again"
+                        f"{self.stage.path(name)} is damaged: {error}. It is not in use: make sure that no other run "
+                        "of this job is active, remove the file, and run the job again"
                     ) from error
-            time.sleep(_LOOK_S)
+            time.sleep(_READ_S)
 
     def _once(self, name: str, document: Any) -> None:
-        """Write a document, unless there is one. Raises OSError."""
+        """Write a document, unless it exists. Raises OSError."""
         self.stage.write_once(name, orjson.dumps(document, option=orjson.OPT_INDENT_2))

@@ -1,7 +1,7 @@
-"""A stage in an S3-compatible store, where nodes take the files in from (`delay_files.import_from = s3://...`).
+"""A stage in an S3-compatible store, from which nodes import files (`delay_files.import_from = s3://...`).
 
-Spark writes there by its own client (`s3a:`), everything else here by obstore, which knows the conditional put that a
-manifest needs: `If-None-Match: *`, which AWS S3, MinIO, Ceph, R2 and others have.
+Spark uses its own client (`s3a:`). Everything else here uses obstore, for the conditional put that a manifest needs
+(`If-None-Match: *`): AWS S3, MinIO, Ceph, R2 and others have it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_OBSTORE: Final = {
     "endpoint": "endpoint", "region": "region", "access_key": "access_key_id", "secret_key": "secret_access_key",
     "session_token": "session_token",
 }  # fmt: skip
-"""What obstore calls the fields of an `ObjectStore`."""
+"""obstore's names for the fields of an `ObjectStore`."""
 _CHUNK_BYTES: Final = 8 << 20
 _TRIES: Final = 10
 _PAUSE_S: Final = 0.2
@@ -38,8 +38,8 @@ _RETRIES: Final = 4  # of one request, in some seconds
 
 @dataclass(frozen=True, slots=True)
 class ObjectStage:
-    """See `Stage`. `scheme`: by which Spark reaches it. `config`: how obstore does; the rest is for the variables and
-    roles of AWS on each machine."""
+    """See `Stage`. `scheme`: Spark's for this store. `config`: obstore's settings; it takes the others from the AWS
+    variables and roles of each machine."""
 
     scheme: str
     bucket: str
@@ -48,7 +48,7 @@ class ObjectStage:
 
     @classmethod
     def of(cls, spark: SparkSession, uri: str, job: str) -> Self:
-        """The stage of a job below `s3a://BUCKET/PREFIX`, reached as this session's `spark.hadoop.fs.s3a.*` say.
+        """The stage of a job below `s3a://BUCKET/PREFIX`, with the session's settings `spark.hadoop.fs.s3a.*`.
 
         Raises BadInput.
         """
@@ -74,7 +74,7 @@ class ObjectStage:
     def make(self) -> None: ...
 
     def check(self) -> None:
-        """Tries the conditional put: a store that takes the second one, too, cannot keep a job once."""
+        """Try the conditional put: if the store accepts a second one, it could accept two manifests for a job."""
         import obstore
 
         with self._reached() as store:
@@ -96,7 +96,7 @@ class ObjectStage:
     def write_once(self, name: str, content: bytes) -> None:
         for _ in range(_TRIES):
             with self._reached() as store:
-                # A store may refuse two that write at the same time, and keep neither.
+                # A store may refuse both of two concurrent writes.
                 if self._put_new(store, name, content) or self.read(name) is not None:
                     return
             time.sleep(_PAUSE_S)
@@ -154,7 +154,7 @@ class ObjectStage:
         with self._reached() as store:
             for page in obstore.list(store, prefix=name):
                 obstore.delete(store, [one["path"] for one in page])
-            if "." in name:  # a file: as a prefix it has nothing below it
+            if "." in name:  # a file, which `list` does not find by its own name
                 obstore.delete(store, name)
 
     def tidy(self) -> None: ...

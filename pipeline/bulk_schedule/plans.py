@@ -1,19 +1,20 @@
-"""What Spark's plan of a frame says of its rows: which they are, and how many bytes they may have.
+"""Reads Spark's plan of a frame: its identity, and its size in bytes.
 
-Plans are read from `explain`, which every kind of session has. `semanticHash` says less: it is another number in each
-Java process, for it has the identity of the class that reads the files in it.
+`explain` works in every kind of session. `semanticHash` would not do: it includes the identity of a Java object, so it
+differs between processes.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from typing import Final
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
+
+from duemq.pipeline.spark.session import override
 
 _FIELDS: Final = "spark.sql.debug.maxToStringFields"
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==", re.DOTALL)
@@ -24,23 +25,22 @@ _UNITS: Final[Mapping[str, int]] = {"": 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 4
 
 
 def plan_of(frame: DataFrame) -> str:
-    """What is done to which tables, as a text that is the same in every session. Rows of this process's own (a list, an
-    RDD) and what a Python function does are not in it."""
-    with _whole(frame.sparkSession):
+    """The analyzed plan, as a text that is the same in every session. It contains neither the rows of a local list or
+    RDD nor the code of Python functions."""
+    with override(frame.sparkSession, {_FIELDS: "1000000"}):  # plans are not truncated
         match = _ANALYZED.search(_explained(frame, "extended"))
     text = _OF_PROCESS.sub("", match[1] if match else "")
-    numbers: dict[str, int] = {}  # each column is numbered anew whenever it is made
+    numbers: dict[str, int] = {}  # Spark numbers columns differently in each plan
     return _NUMBERED.sub(lambda one: f"#{numbers.setdefault(one[1], len(numbers))}", text)
 
 
 def bytes_of(frame: DataFrame) -> int | None:
-    """How many bytes Spark expects of it, by the sizes of its files and the types of its columns; None where it cannot
-    tell."""
+    """Spark's estimate of a frame's bytes, from file sizes and column types; None if it has none."""
     match = _SIZE.search(_explained(frame, "cost"))
     if match is None:
         return None
     size = int(float(match[1]) * (1 << _UNITS[match[2] or ""]))
-    return size if size < 1 << 60 else None  # what it says of a source that says nothing
+    return size if size < 1 << 60 else None  # Spark's default for a source without statistics
 
 
 def _explained(frame: DataFrame, mode: str) -> str:
@@ -48,20 +48,3 @@ def _explained(frame: DataFrame, mode: str) -> str:
     with redirect_stdout(output):
         frame.explain(mode=mode)
     return output.getvalue()
-
-
-@contextmanager
-def _whole(spark: SparkSession) -> Iterator[None]:
-    """Plans are told with all of their fields."""
-    try:
-        before = spark.conf.get(_FIELDS)
-    except PySparkException:
-        before = None
-    spark.conf.set(_FIELDS, "1000000")
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(_FIELDS)
-        else:
-            spark.conf.set(_FIELDS, before)

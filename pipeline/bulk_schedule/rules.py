@@ -1,4 +1,4 @@
-"""Which rows can be scheduled, decided by Spark: the rules of `storage/imports/row_rules.py`, and when they are due."""
+"""The rules of `storage/imports/row_rules.py`, and those for due times, as Spark expressions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from duemq.model.messages.record import HEADER
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.model.topics.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_BYTES
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
+from duemq.pipeline.columns.instants import shown
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.server import message_limits
 from duemq.storage.limits import ImportLimits
@@ -26,17 +27,16 @@ REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
 _LABEL = rf"^(?:{LABEL.pattern})\z"
 LEAD_MS: Final = 10 * 60_000
-_SHOWN = 60  # characters of a wrong value
-_MAX_REPEATED = 100_000  # names, which each executor gets
+_MAX_REPEATED = 100_000  # names that are sent to each executor
 _AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 
 
 @dataclass(frozen=True, slots=True)
 class BulkRules:
-    """`limits` should be those of the server. The window of a message (its half hour) must begin `lead_ms` after the
-    start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it.
-    `server_lead_ms`: how long after their hand-over the windows of files must begin, as the server has it. `ahead_ms`:
-    by how much its clock, by which it judges, is ahead of this machine's."""
+    """`limits` should be the server's. The window of a message (its half hour) must begin `lead_ms` after the start of
+    the job or later: that is the time to write the files. A message is due at most `horizon_ms` after the start.
+    `server_lead_ms`: how long before their windows the server accepts files. `ahead_ms`: by how much the server's
+    clock, which decides, is ahead of this machine's."""
 
     limits: ImportLimits = field(default_factory=ImportLimits)
     lead_ms: int = LEAD_MS
@@ -46,14 +46,14 @@ class BulkRules:
 
     @staticmethod
     def of(limits: Limits, lead_ms: int = LEAD_MS) -> BulkRules:
-        """The rules by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
+        """The rules of a server. Raises BadInput if `lead_ms` is shorter than its own lead."""
         if lead_ms < limits.min_lead_ms:
             raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
         ahead_ms = 0 if limits.now_ms is None else limits.now_ms - int(time.time() * 1000)
         return BulkRules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms, ahead_ms)
 
     def server_clock(self, clock: Callable[[], int]) -> Callable[[], int]:
-        """The server's clock (epoch ms), by that of this machine."""
+        """The server's clock (epoch ms), computed from this machine's."""
         return lambda: clock() + self.ahead_ms
 
 
@@ -61,8 +61,8 @@ def judged(
     frame: DataFrame, columns: Columns, rules: BulkRules, now: int, repeated: DataFrame | None = None
 ) -> DataFrame:
     """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be scheduled,
-    or null. `now`: the start of the job, epoch ms. `repeated`: names that several rows have, see `repeated_names`;
-    None: they are searched for in the same pass, by a shuffle of all rows. Raises BadInput."""
+    or null. `now`: the start of the job, epoch ms. `repeated`: from `repeated_names`; None finds them in the same pass,
+    by a shuffle of all rows. Raises BadInput."""
     if own := next((name for name in frame.columns if name.lower() == REASON), None):  # Spark ignores case
         raise BadInput(f"column {own}: the table of rejected rows has a column of this name; rename yours")
     rows = with_fields(frame, columns)
@@ -74,10 +74,10 @@ def judged(
 
 @contextmanager
 def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | None]:
-    """`_duemq_again, _duemq_twice`: the names that several rows have, and how many rows; for `judged`. None where no
-    name is mapped, or too many are repeated to send them to each executor.
+    """`_duemq_again, _duemq_twice`: the names that several rows share, and how many rows, for `judged`. None without a
+    column of names, or if too many names are repeated to send them to each executor.
 
-    It reads the column of names only, so that rows with their payloads need no shuffle.
+    It only reads the column of names, so that payloads are not shuffled.
     """
     if columns.name is None:
         yield None
@@ -88,7 +88,7 @@ def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | N
     exact = _counted(narrow.join(F.broadcast(alike), hashed == F.col(_HASH), "left_semi")).persist()
     try:
         count = alike.count()
-        if count == 0:  # known to be empty, so that the join with it is none
+        if count == 0:  # known to be empty: Spark leaves out the join
             yield _counted(narrow.where(F.lit(False)))
         else:
             yield F.broadcast(exact) if count <= _MAX_REPEATED else None
@@ -103,12 +103,18 @@ def _counted(frame: DataFrame) -> DataFrame:
 
 
 def _with_twice(frame: DataFrame, repeated: DataFrame) -> DataFrame:
-    """The rows with `_duemq_twice`: how many of them have the name, where that is more than one."""
+    """The rows with `_duemq_twice`: how many rows share the name, null for one."""
     return frame.join(repeated, F.col(OWN + "name") == F.col(_AGAIN), "left").drop(_AGAIN)
 
 
 Wrong = tuple[Column, list[Column]]
-"""When a row breaks a rule, and the sentence about it."""
+"""The condition of a broken rule, and its sentence."""
+
+
+def sentence(columns: Columns, field: str, *parts: object) -> list[Column]:
+    """A sentence about a field, in parts."""
+    about = F.lit(columns.source(field) + ": ")
+    return [about, *(part if isinstance(part, Column) else F.lit(part) for part in parts)]
 
 
 def _wrongs(columns: Columns, rules: BulkRules, now: int) -> Iterator[Wrong]:
@@ -116,10 +122,7 @@ def _wrongs(columns: Columns, rules: BulkRules, now: int) -> Iterator[Wrong]:
     due, expires = F.col(OWN + "due_ms"), F.col(OWN + "expires_ms")
 
     def says(name: str, *parts: object) -> list[Column]:
-        return [
-            F.lit(columns.source(name) + ": "),
-            *(part if isinstance(part, Column) else F.lit(part) for part in parts),
-        ]
+        return sentence(columns, name, *parts)
 
     def too_long(name: str, limit: int) -> Wrong:
         length = F.octet_length(F.col(OWN + name))
@@ -167,7 +170,7 @@ def _topic(topic: Column, limits: ImportLimits, says: Says) -> Iterator[Wrong]:
     yield ~topic.rlike(TOPIC), says(
         f"must be 1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -, neither . nor .., and not begin with duemq. or "
         "__, not '",
-        F.left(F.make_valid_utf8(topic), F.lit(_SHOWN)), "'",
+        shown(F.make_valid_utf8(topic)), "'",
     )  # fmt: skip
     if limits.topics:
         allowed = "|".join(f"(?:{translate(pattern)})" for pattern in limits.topics)
@@ -220,7 +223,7 @@ def _labels(labels: Column, says: Says) -> Iterator[Wrong]:
 def rejected(frame: DataFrame) -> DataFrame:
     """The rows of a judged frame that cannot be scheduled: the user's columns as they were, and `reason`.
 
-    Columns of types that no file can hold (void, calendar interval) are text.
+    Columns of types that Parquet cannot hold (void, calendar interval) become text.
     """
     bad_rows = frame.where(F.col(OWN + REASON).isNotNull()).withColumn(REASON, F.col(OWN + REASON))
     return bad_rows.select(
@@ -243,6 +246,6 @@ def _is_unwritable(of: T.DataType) -> bool:
 
 
 def reasons(frame: DataFrame) -> DataFrame:
-    """How many rows of a judged frame are wrong in which field: `field`, `rows`. For a look before a job."""
+    """How many rows of a judged frame are wrong in which field: `field`, `rows`. For a dry run."""
     wrong = F.regexp_extract(F.col(OWN + REASON), r"^(?:the )?([a-z_]+)", 1)
     return frame.groupBy(wrong.alias("field")).agg(F.count("*").alias("rows")).orderBy(F.desc("rows"), "field")

@@ -1,4 +1,4 @@
-"""Handing the files of a job over to duemq, all or none, and waiting until they are imported."""
+"""Hands the files of a job over to duemq, all or none, and waits until they are imported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark.progress import Teller
 
-_LEAST_S: Final = 0.25  # between two looks at what is wanted,
+_LEAST_S: Final = 0.25  # between two requests for the state of the import
 _MAX_S: Final = 5.0
-_SHARE: Final = 0.05  # of what was waited so far
-_AGAIN_S: Final = 2.0  # until replicas have what was in the log before a request was refused
+_SHARE: Final = 0.05  # of the time waited so far
+_AGAIN_S: Final = 2.0  # until replicas have applied commands that precede a refused request
 _LISTED: Final = 5  # refused files named in an error
 _CLOCKS_MS: Final = 120_000  # by which the clocks of nodes may differ
 
@@ -35,17 +35,16 @@ def hand_over(
     failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> frozenset[str]:
-    """Have all files of a job in the log, or none: by one request. Those that are there already are left alone, and
-    refused ones are handed over again. `clock`: that of the server.
+    """Put all files of a job into the log in one request, or none. Files in the log are skipped, refused ones are
+    handed over again. `clock`: the server's.
 
-    Return the paths of the files that were handed over before, and that the server has forgotten since: it forgets what
-    became of a file some time after its window. Raises JobFailed where nothing was handed over, or where that cannot be
-    known any more; and Rejected as the server does.
+    Returns the paths of files that were handed over earlier and that the server has forgotten, as it does some time
+    after their windows. Raises JobFailed if no file was handed over, or if that is no longer known, and Rejected.
     """
     imports = _imports(client, folder)
     missing = [file for file in manifest.files if not _is_in(imports, file)]
     if missing and (folder.handed_at() is not None or any(_may_be_forgotten(file, clock()) for file in missing)):
-        imports = _imports(client)  # the stage may have been at another path
+        imports = _imports(client)  # the stage may have had another path
         missing = [file for file in manifest.files if not _is_in(imports, file)]
     if not missing:
         folder.record_hand_over(clock())
@@ -53,7 +52,7 @@ def hand_over(
         return frozenset()
     over = [file for file in missing if file.sha256 not in imports and _may_be_forgotten(file, clock())]
     handed_at = folder.handed_at()
-    # All files of a job come into the log together: one that the server knows says so of all.
+    # All files of a job enter the log together: if the server knows one, it had all of them.
     if handed_at is not None or any(file.sha256 in imports for file in manifest.files):
         _give(client, manifest, [file for file in missing if file not in over], folder, link, failpoint)
         folder.record_hand_over(clock())
@@ -61,9 +60,9 @@ def hand_over(
         return frozenset(file.path for file in over)
     if len(over) == len(manifest.files):
         raise JobFailed(
-            f"the windows of job {manifest.job} are over, and the server does not keep for so long what it was handed: "
-            f"whether its {manifest.accepted:,} rows were scheduled cannot be known any more. Look for them in their "
-            "topics before you do anything about them: to schedule them again might send them twice"
+            f"the windows of job {manifest.job} have passed, and the server no longer keeps its imports: whether its "
+            f"{manifest.accepted:,} rows were scheduled is unknown. Check their topics first: scheduling them again "
+            "might send them twice"
         )
     _give(client, manifest, missing, folder, link, failpoint)
     failpoint("accepted")
@@ -86,7 +85,7 @@ def _give(
     for file in missing:
         if there.get(file.path) != file.size:
             path = folder.stage.path(file.path)
-            raise JobFailed(f"{path} is not there any more, or not as it was written: job {manifest.job} cannot go on")
+            raise JobFailed(f"{path} is gone or was changed: job {manifest.job} cannot go on")
     entries: list[dict[str, str | int]] = [
         {
             "path": folder.stage.path(file.path), "sha256": file.sha256, "size": file.size, "window": file.window,
@@ -100,7 +99,7 @@ def _give(
     except BatchTooLarge as error:
         raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
     except PastDue as error:
-        # An answer to the same request may have been lost, and the windows have come near since.
+        # The same request may have succeeded before and its answer was lost.
         time.sleep(_AGAIN_S)
         imports = _imports(client)
         if all(_is_in(imports, file) for file in missing):
@@ -125,16 +124,16 @@ def imported(
     forgotten: frozenset[str] = frozenset(),
     failpoint: Failpoint = no_failpoint,
 ) -> dict[str, str | None]:
-    """Wait until each file is imported or refused; the id of each one's import, by its path, and None of those that
-    are forgotten.
+    """Wait until each file is imported or refused. Returns the id of each import by the file's path, None for
+    `forgotten` files.
 
-    Raises JobFailed where some were refused, which says what is scheduled and what is not.
+    Raises JobFailed if files were refused, with the number of rows that are scheduled and that are not.
     """
     files = [file for file in manifest.files if file.path not in forgotten]
     failpoint("waiting")
     since = time.monotonic()
     while True:
-        # A number, whatever the files are: the nodes that answer have the same files to take in.
+        # The number alone is cheap, whatever the files: each node has the same files to import.
         waiting = patiently(lambda: client.count_imports("pending", _below(folder)))
         teller.share(max(len(files) - waiting, 0), len(files))
         if not waiting:
@@ -153,20 +152,20 @@ def imported(
         reasons = _some(refused, {file.path: imports[file.sha256].reason for file in refused})
         raise JobFailed(
             f"the server refused {len(refused):,} of {len(manifest.files):,} files of job {manifest.job}: {lost:,} of "
-            f"{manifest.accepted:,} rows are not scheduled, the others are ({reasons}). What can be mended is "
-            "handed over by running the job again"
+            f"{manifest.accepted:,} rows are not scheduled, the others are ({reasons}). Run the job again to hand over "
+            "files that can be repaired"
         )
     return {file.path: None if file.path in forgotten else imports[file.sha256].id for file in manifest.files}
 
 
 def _some(files: Sequence[WrittenFile], reasons: Mapping[str, str] | None = None) -> str:
-    """The first few of them by name."""
+    """The first few files, by path."""
     named = [f"{file.path}: {reasons[file.path]}" if reasons else file.path for file in files[:_LISTED]]
     return ("; " if reasons else ", ").join(named) + (", and more" if len(files) > _LISTED else "")
 
 
 def shown(ms: int) -> str:
-    """A time of a document, for a sentence."""
+    """A time (epoch ms) as text."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -184,7 +183,7 @@ def _below(folder: JobFolder) -> str:
 
 
 def _imports(client: Admin, folder: JobFolder | None = None) -> dict[str, FileImport]:
-    """The imports of a job, or of all, by their content. Of one content a refused one may have come again."""
+    """The imports of a job, or of all, by content. A refused content may have been imported later."""
     imports = patiently(lambda: client.imports(below="" if folder is None else _below(folder)))
     by_sha256: dict[str, FileImport] = {}
     for one in imports:

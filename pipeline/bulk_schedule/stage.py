@@ -1,7 +1,6 @@
-"""Where the files of a job are: seen by the driver, by every executor, and by the server's nodes.
+"""The stage: where the driver, every executor and the server's nodes see the files of a job.
 
-Two kinds: a folder that all see under the same path (here), and an S3-compatible store (bulk/object_stage.py). What a
-job needs of either is little: a document that is written once, a list of files, and each file as a path to read.
+It is a folder with the same path for all of them, or an S3-compatible store (`object_stage.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pyspark.sql import SparkSession
+
+from duemq.pipeline.bulk_schedule.object_stage import ObjectStage
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.uris import local_path, scheme_of, uri_of
 from duemq.storage.fsync import sync_folder
 
 _NEW = ".new"
@@ -24,61 +27,47 @@ _NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.EOPNOTS
 
 
 class Stage(Protocol):
-    """The stage of one job: a value that goes to executors. Names are below it, with `/` between their parts."""
+    """The stage of one job, which is pickled for executors. Names are relative, with `/` between their parts."""
 
     @property
     def place(self) -> str:
-        """The stage as people name it."""
-        ...
+        """The stage, for a sentence."""
 
     def uri(self, name: str) -> str:
-        """The URI by which Spark reads and writes a file."""
-        ...
+        """Spark's URI of a file."""
 
     def path(self, name: str) -> str:
-        """The path by which the server's nodes take a file in."""
-        ...
+        """The server's path of a file."""
 
     def make(self) -> None:
-        """Make the stage, before anything is read. Raises BadInput."""
-        ...
+        """Create the stage. Raises BadInput."""
 
     def check(self) -> None:
-        """Raise BadInput where documents cannot be written once here, before anything else is written."""
-        ...
+        """Raise BadInput if documents cannot be written once here. Call it before writing anything else."""
 
     def read(self, name: str) -> bytes | None:
-        """A small document; None where there is none."""
-        ...
+        """A small document, or None."""
 
     def write_once(self, name: str, content: bytes) -> None:
-        """Write a document durably, as a whole, and only where there is none of that name: who comes second changes
-        nothing."""
-        ...
+        """Write a document durably and atomically, unless it exists."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file as a whole, in place of one that may be there."""
-        ...
+        """Write or replace a file atomically."""
 
     def files(self, below: str) -> dict[str, int]:
         """All files below a folder with their sizes in bytes, sorted by name."""
-        ...
 
     def local(self, name: str) -> AbstractContextManager[Path]:
-        """A file as one to read on this machine, for the time of the block. Raises FileNotFoundError."""
-        ...
+        """A file of this machine's disk with the same content, inside the block. Raises FileNotFoundError."""
 
     def folders(self) -> list[str]:
         """Names of the folders at the top."""
-        ...
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it, as far as that can be done."""
-        ...
+        """Try to remove a file, or a folder with its content."""
 
     def tidy(self) -> None:
-        """Remove what processes that died have left of documents."""
-        ...
+        """Remove temporary files that killed processes left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +81,7 @@ class FolderStage:
         return str(self.folder)
 
     def uri(self, name: str) -> str:
-        return f"file://{self.folder / name}"  # Hadoop takes it as it is: nothing is quoted
+        return f"file://{self.folder / name}"  # Hadoop wants it unquoted
 
     def path(self, name: str) -> str:
         return str(self.folder / name)
@@ -104,7 +93,7 @@ class FolderStage:
             raise BadInput(f"the stage {self.folder.parent} cannot be used: {error}") from error
 
     def check(self) -> None:
-        """Mounts of object stores and some shares can neither link a file nor create it for one writer alone."""
+        """Mounted object stores and some network shares support neither hard links nor O_EXCL."""
         name = f"{uuid.uuid4().hex}{_NEW}"
         try:
             self.write_once(name, b"{}")
@@ -122,7 +111,7 @@ class FolderStage:
             return None
 
     def write_once(self, name: str, content: bytes) -> None:
-        """Link a synced temporary; where there are no hard links, the file is created for one writer alone (O_EXCL)."""
+        """Link a synced temporary file; without hard links, create the file with O_EXCL."""
         temporary, path = self.folder / f"{uuid.uuid4().hex}{_NEW}", self.folder / name
         _write_synced(temporary, content)
         try:
@@ -171,8 +160,22 @@ class FolderStage:
             path.unlink(missing_ok=True)
 
 
+def stage_of(spark: SparkSession, place: str | Path, job: str) -> Stage:
+    """The stage of a job below a folder or `s3a://BUCKET/PREFIX`, which is not created. Raises BadInput."""
+    uri = uri_of(place)
+    if (folder := local_path(uri)) is not None:
+        return FolderStage(folder / job)
+    if (scheme := scheme_of(uri)) in ("s3a", "s3"):
+        return ObjectStage.of(spark, uri, job)
+    raise BadInput(
+        f"{place} cannot be a stage: nodes cannot import files from {scheme}:. Name a folder that driver, executors "
+        "and nodes see under one path, or s3a://BUCKET/PREFIX. Without either: duemq spark send, "
+        "docs/guides/pipeline/send.md"
+    )
+
+
 def _write_synced(path: Path, content: bytes) -> None:
-    """Create a file that was not there. Raises OSError."""
+    """Create a new file. Raises OSError."""
     with path.open("xb") as file:
         file.write(content)
         file.flush()

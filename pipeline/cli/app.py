@@ -1,4 +1,4 @@
-"""`duemq spark`. Modules named here are imported by `duemq spark --help`: they import Spark inside their functions."""
+"""`duemq spark`. `duemq spark --help` imports the modules below, so they import Spark inside their functions."""
 
 from __future__ import annotations
 

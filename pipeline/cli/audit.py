@@ -7,27 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duemq.pipeline.cli.command import (
-    BROKEN,
-    AsJson,
-    Bootstrap,
-    DeadLetters,
-    KafkaSettings,
-    Master,
-    Settings,
-    duration_of,
-    echo_json,
-    examples,
-    reached,
-    spark_session,
-)
+from duemq.pipeline.cli import command as common
 
 if TYPE_CHECKING:
     from duemq.pipeline.audit.job import AuditResult
 
 VIOLATED = 1
 
-EXAMPLES = examples(
+EXAMPLES = common.examples(
     "duemq spark audit --kafka localhost:9092 --out audit",
     "duemq spark audit --kafka localhost:9092 --since 2026-05-01T00:00:00Z --until 2026-05-02T00:00:00Z --out may-1st",
     "duemq spark audit --kafka localhost:9092 --topics orders --topics invoices --out audit --json",
@@ -37,67 +24,50 @@ EXAMPLES = examples(
 
 
 def audit(
-    out: Annotated[
-        str, typer.Option("--out", metavar="DIR", help="A folder for the tables and report.html: a path, or a URI.")
-    ],
-    bootstrap: Bootstrap = "127.0.0.1:9092",
-    kafka_set: KafkaSettings = None,
+    out: Annotated[str, typer.Option(metavar="DIR", help="A path or URI for the tables and report.html.")],
+    bootstrap: common.Bootstrap = "127.0.0.1:9092",
+    kafka_set: common.KafkaSettings = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Ledger entries from then on: RFC 3339 with a zone, or epoch ms.")
+        str | None, typer.Option(help="Ledger entries from then on: RFC 3339 with a zone, or epoch ms.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Ledger entries before then.")] = None,
+    until: Annotated[str | None, typer.Option(help="Ledger entries before then.")] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topics",
-            help="Read this topic; may be repeated. '*': all of the Kafka, where copies may be.",
-            show_default="those that duemq delivers to",
-        ),
+        typer.Option(help="A topic; may be repeated. '*': all, also copies.", show_default="those of deliveries"),
     ] = None,
     tolerance_ms: Annotated[
-        int, typer.Option("--tolerance", min=0, help="How many ms a record may be early: clocks differ.")
+        int, typer.Option("--tolerance", min=0, help="How many ms a record may be early, because clocks differ.")
     ] = 0,
     longest_retry: Annotated[
-        str,
-        typer.Option("--longest-retry", metavar="DURATION", help="The longest of the servers' delivery.retry_delays."),
+        str, typer.Option(metavar="DURATION", help="The longest of the servers' delivery.retry_delays.")
     ] = "1d",
-    dead_letters: DeadLetters = "duemq.dlq",
+    dead_letters: common.DeadLetters = "duemq.dlq",
     strict: Annotated[
         int | None,
-        typer.Option(
-            "--strict",
-            metavar="N",
-            min=0,
-            help="End with 1 where of more than N messages it cannot be known what became of them.",
-            show_default="any number is no error",
-        ),
+        typer.Option(metavar="N", min=0, help="End with 1 if over N outcomes are unknown.", show_default="no limit"),
     ] = None,
     outcomes: Annotated[
         bool, typer.Option("--outcomes", help="Also write the table outcomes, a row per message: it takes much longer.")
     ] = False,
     expected: Annotated[
         str | None,
-        typer.Option(
-            "--expected",
-            metavar="TABLE",
-            help="A file, folder or table with a column id: each id that is in no log is missing.",
-        ),
+        typer.Option(metavar="TABLE", help="A file, folder or table with a column id: ids in no log are violations."),
     ] = None,
-    master: Master = None,
-    conf: Settings = None,
-    as_json: AsJson = False,
+    master: common.Master = None,
+    conf: common.Settings = None,
+    as_json: common.AsJson = False,
 ) -> None:
     """Reconcile every message: accepted = delivered + cancelled + moved on + dead + pending.
 
     Reads buffer, ledger, topics and dead letters, lists each violation (lost, twice, early, delivered after a won
-    cancel, and more), measures lateness, and writes tables (Parquet) and a report (HTML). Ends with 0 where the logs
-    are clean, with 1 where they are violated, or more cannot be known than --strict allows, and
-    with 9 where the audit failed (docs/guides/pipeline/audit.md).
+    cancel, and more), measures lateness, and writes tables (Parquet) and a report (HTML). The exit code is 0 for clean
+    logs, 1 for violations or for more unknown outcomes than --strict allows, and 9 for a failed audit
+    (docs/guides/pipeline/audit.md).
     """
-    from duemq.model.timing import parse_instant
-
-    longest_retry_ms = duration_of(longest_retry, "--longest-retry")
-    with spark_session("audit", master, conf, as_json, kafka=True, failed=BROKEN) as (spark, teller):
+    since_ms = None if since is None else common.instant_of(since, "--since")
+    until_ms = None if until is None else common.instant_of(until, "--until")
+    longest_retry_ms = common.duration_of(longest_retry, "--longest-retry")
+    with common.spark_session("audit", master, conf, as_json, kafka=True, failed=common.BROKEN) as (spark, teller):
         from duemq.pipeline.audit.job import audit as run
         from duemq.pipeline.audit.report import equation, report, verdict
         from duemq.pipeline.files.uris import below, destination
@@ -107,17 +77,15 @@ def audit(
         folder, page = destination(spark, out, "--out"), below(out, "report.html")
         check_page(spark, folder, "--out")
         result = run(
-            spark, reached(bootstrap, kafka_set), folder,
-            since=None if since is None else parse_instant(since, "--since", text=True),
-            until=None if until is None else parse_instant(until, "--until", text=True),
-            topics=topics or (), tolerance_ms=tolerance_ms, longest_retry_ms=longest_retry_ms, teller=teller,
-            dead_letters=dead_letters,
-            outcomes_table=outcomes, expected_ids=None if expected is None else read_table(spark, expected),
+            spark, common.reached(bootstrap, kafka_set), folder,
+            since=since_ms, until=until_ms, topics=topics or (), tolerance_ms=tolerance_ms,
+            longest_retry_ms=longest_retry_ms, teller=teller, dead_letters=dead_letters, outcomes_table=outcomes,
+            expected_ids=None if expected is None else read_table(spark, expected),
         )  # fmt: skip
         html = report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000)
         write_page(spark, below(folder, "report.html"), html)
     if as_json:
-        echo_json(_json(result, page) | {"unknown": result.unknown})
+        common.echo_json(_json(result, page) | {"unknown": result.unknown})
     else:
         typer.secho(verdict(result), fg=typer.colors.GREEN if result.clean else typer.colors.RED, bold=True)
         typer.echo(
@@ -128,13 +96,10 @@ def audit(
         for note in result.notes:
             typer.echo(f"note: {note}")
         typer.echo(f"report: {page}")
-    if strict is not None and result.unknown > strict:
-        typer.secho(
-            f"duemq: of {result.unknown:,} messages it cannot be known what became of them; --strict allows {strict:,}",
-            err=True, fg=typer.colors.RED,
-        )  # fmt: skip
-        raise typer.Exit(VIOLATED)
-    if not result.clean:
+    if too_many := strict is not None and result.unknown > strict:
+        sentence = f"duemq: the outcome of {result.unknown:,} messages is unknown; --strict allows {strict:,}"
+        typer.secho(sentence, err=True, fg=typer.colors.RED)
+    if too_many or not result.clean:
         raise typer.Exit(VIOLATED)
 
 

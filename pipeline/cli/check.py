@@ -1,4 +1,4 @@
-"""`duemq spark check` and `duemq spark script`: is all there that Spark needs, and what does spark-submit run."""
+"""`duemq spark check` and `duemq spark script`: check Spark's environment, and find the script for spark-submit."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from typing import Annotated
 
 import typer
 
-from duemq.pipeline.cli.command import FAILED, AsJson, Master, Settings, echo_json, examples, spark_session
+from duemq.pipeline.cli import command as common
 
-CHECK_EXAMPLES = examples(
+CHECK_EXAMPLES = common.examples(
     "duemq spark check",
     "duemq spark check --no-kafka",
     "spark-submit --master spark://host:7077 --archives environment.tar.gz#environment $(duemq spark script) check",
 )
-SCRIPT_EXAMPLES = examples("spark-submit --master yarn $(duemq spark script) check")
+SCRIPT_EXAMPLES = common.examples("spark-submit --master yarn $(duemq spark script) check")
 
 
 def check(
-    kafka: Annotated[bool, typer.Option("--kafka/--no-kafka", help="Also look for the Kafka connector.")] = True,
-    tasks: Annotated[int, typer.Option(min=1, help="Tasks that look at the machines they run on.")] = 16,
-    master: Master = None,
-    conf: Settings = None,
-    as_json: AsJson = False,
+    kafka: Annotated[bool, typer.Option("--kafka/--no-kafka", help="Also check for the Kafka connector.")] = True,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks that check their executors.")] = 16,
+    master: common.Master = None,
+    conf: common.Settings = None,
+    as_json: common.AsJson = False,
 ) -> None:
-    """Start Spark and tell what it has: versions, the Kafka connector, and the Python of each executor.
+    """Start Spark and show versions, the Kafka connector, and the Python of each executor.
 
-    Exit code 1 if something is missing that a job would miss.
+    Exit code 1 if something that jobs need is missing.
     """
-    with spark_session("check", master, conf, as_json, kafka=kafka) as (spark, teller):
+    with common.spark_session("check", master, conf, as_json, kafka=kafka) as (spark, teller):
         from duemq.pipeline.spark.check import has_connector, versions, workers
         from duemq.pipeline.spark.progress import step
 
         details = versions(spark)
         connector = has_connector(spark) if kafka else None
-        with step(spark, teller, "looking at the executors"):
+        with step(spark, teller, "checking the executors"):
             executors = workers(spark, tasks)
     if as_json:
-        echo_json({**details, "kafka_connector": connector, "workers": [asdict(worker) for worker in executors]})
+        common.echo_json({**details, "kafka_connector": connector, "workers": [asdict(worker) for worker in executors]})
     else:
         typer.echo(f"Spark {details['spark']} on Java {details['java']}, {details['master']}")
         if connector is not None:
@@ -47,11 +47,11 @@ def check(
                 f"executor {worker.executor}: Python {worker.python}, pyarrow {worker.pyarrow}, duemq {worker.duemq}"
             )
     if connector is False:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 def script() -> None:
-    """Print the path of what spark-submit is to run: it takes the same words as `duemq spark`."""
+    """Print the path of the script for spark-submit; it takes the arguments of `duemq spark`."""
     from importlib.util import find_spec
 
     spec = find_spec("duemq.pipeline.cli.submit")

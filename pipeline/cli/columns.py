@@ -1,5 +1,5 @@
-"""The options that say how a table is read, and which column of it is what of a message: one set for all commands that
-make messages. And what a dry run of these prints."""
+"""The options for reading a table and mapping its columns to messages, for all commands that make messages; and the
+output of their dry runs."""
 
 from __future__ import annotations
 
@@ -14,35 +14,32 @@ if TYPE_CHECKING:
 
     from duemq.pipeline.columns import Columns
 
-Due = Annotated[str, typer.Option("--due", help="The column that says when: a time, or a number of --unit since 1970.")]
+Due = Annotated[str, typer.Option("--due", help="The column of due times: a time, or a number of --unit since 1970.")]
 Unit = Annotated[str, typer.Option("--unit", help="What whole numbers of --due and --expires are: ms or s.")]
 Zone = Annotated[
-    str | None, typer.Option("--zone", help="Of times that have none, such as Europe/Berlin; else they are refused.")
+    str | None, typer.Option("--zone", help="For times without one, such as Europe/Berlin; else they are refused.")
 ]
 Topic = Annotated[
-    str | None, typer.Option("--topic", help="The column of the topic.", show_default="topic, where --to is not given")
+    str | None, typer.Option("--topic", help="The column of the topic.", show_default="topic, without --to")
 ]
 To = Annotated[str | None, typer.Option("--to", help="The one topic of all rows.")]
 Payload = Annotated[
     str | None,
     typer.Option("--payload", help="The column of the payload; several (a,b,c) become JSON.", show_default="payload"),
 ]
-PayloadBase64 = Annotated[str | None, typer.Option("--payload-base64", help="The same, of a column in base64.")]
+PayloadBase64 = Annotated[str | None, typer.Option("--payload-base64", help="A column of the payload in base64.")]
 Key = Annotated[str | None, typer.Option("--key", help="The column of the key.")]
 Headers = Annotated[
     str | None,
-    typer.Option(
-        "--headers",
-        help="A column of maps or JSON objects, or name=column,name=column. Columns header.NAME are headers too.",
-    ),
+    typer.Option(help="A column of maps or JSON objects, or name=column,…; columns header.NAME are headers, too."),
 ]
 Nulls = Annotated[
     bool, typer.Option("--nulls", help="Send null payloads and header values as null instead of refusing the row.")
 ]
 Labels = Annotated[
-    str | None, typer.Option("--labels", help="A column of lists, or columns of text (a,b), divided at commas.")
+    str | None, typer.Option("--labels", help="A column of lists, or columns of text (a,b), split at commas.")
 ]
-Expires = Annotated[str | None, typer.Option("--expires", help="The column that says until when.")]
+Expires = Annotated[str | None, typer.Option("--expires", help="The column of expiry times.")]
 Name = Annotated[str | None, typer.Option("--name", help="A column of your own unique names, to join the ids by.")]
 TableFormat = Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")]
 ReaderOptions = Annotated[
@@ -52,13 +49,13 @@ Where = Annotated[str | None, typer.Option("--where", help="Only rows for which 
 Select = Annotated[
     list[str] | None,
     typer.Option(
-        "--select", metavar="SQL", help="A column, such as 'CAST(at AS BIGINT) AS due', or '*'; again for each."
+        "--select", metavar="SQL", help="A column, such as 'CAST(at AS BIGINT) AS due', or '*'; may be repeated."
     ),
 ]
 Past = Annotated[
     Literal["reject", "send"], typer.Option("--past", help="Reject times more than a day past, or deliver these now.")
 ]
-Order = Annotated[str | None, typer.Option("--order", help="Columns that order what is due in one millisecond.")]
+Order = Annotated[str | None, typer.Option("--order", help="Columns that sort rows due in the same millisecond.")]
 
 
 def columns_of(
@@ -78,11 +75,11 @@ def columns_of(
     order: str | None = None,
     nulls: bool = False,
 ) -> Columns:
-    """What the options say together. Raises BadInput, and BadParameter where two contradict each other."""
+    """The mapping by these options. Raises BadInput, and BadParameter for options that contradict each other."""
     from duemq.pipeline.columns import HEADER_PREFIX, Columns
 
     if payload is not None and payload_base64 is not None:
-        raise typer.BadParameter("the payload is one of both", param_hint="--payload, --payload-base64")
+        raise typer.BadParameter("use only one of them", param_hint="--payload, --payload-base64")
     if headers is not None and "=" in headers:
         named: str | dict[str, str] | None = settings_of(headers.split(","), "--headers")
     else:
@@ -107,8 +104,8 @@ def columns_of(
 
 
 def chosen(frame: DataFrame, where: str | None, select: list[str] | None) -> DataFrame:
-    """The rows and columns of a table that `--where` and `--select` say. A line that is no row stays: its text is
-    not known. Raises BadInput for SQL that is none."""
+    """The rows and columns by `--where` and `--select`. Malformed lines stay, because they have no columns to test.
+    Raises BadInput for wrong SQL."""
     from pyspark.sql import functions as F
 
     from duemq.pipeline.columns import CORRUPT
@@ -120,12 +117,12 @@ def chosen(frame: DataFrame, where: str | None, select: list[str] | None) -> Dat
             frame = frame.where(F.expr(f"({where})") | F.col(CORRUPT).isNotNull() if corrupt else where)
         if select:
             frame = frame.selectExpr(*select, *(() if "*" in select else corrupt))
-        frame.schema  # noqa: B018  Connect analyses a plan only on request
+        frame.schema  # noqa: B018  Connect only checks on request
     return frame
 
 
 def print_look(judged: DataFrame, verb: str, as_json: bool) -> None:
-    """How many rows of a judged frame can be scheduled or sent (`verb`), and how many cannot for which field."""
+    """Print how many rows of a judged frame can be scheduled or sent (`verb`), and how many cannot, by field."""
     from duemq.pipeline.bulk_schedule.rules import reasons
 
     counts = {row["field"]: row["rows"] for row in reasons(judged).collect()}

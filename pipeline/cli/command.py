@@ -1,8 +1,8 @@
-"""What the commands of `duemq spark` share: options, how a session is had, how progress and errors are told.
+"""Shared by the commands of `duemq spark`: options, the session, and the display of progress and errors.
 
 Exit codes are those of `duemq` (docs/reference/cli.md): 1 for a failure and for an audit that found violations, 2 for a
-command that was not understood, 7 where the server refused, 8 where it cannot be reached. An audit or forecast that
-fails ends with 9, whatever the failure is: 1 is a verdict there.
+wrong command, 7 for rejected rows and a server that refused, 8 for a server that cannot be reached, 130 for Ctrl-C. An
+audit or forecast that fails ends with 9, because 1 is a verdict there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import typer
 
 from duemq.model.errors import DuemqError, Rejected, Unavailable
 from duemq.model.timing import parse_duration, parse_instant
+from duemq.pipeline.errors import RowsRejected, Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from duemq.pipeline.logs.kafka import JavaKafka
     from duemq.pipeline.spark.progress import Teller
 
-FAILED, REFUSED, UNAVAILABLE, BROKEN = 1, 7, 8, 9
+FAILED, REFUSED, UNAVAILABLE, BROKEN, STOPPED = 1, 7, 8, 9, 130
 
 Url = Annotated[
     str | None,
@@ -44,22 +45,17 @@ Settings = Annotated[
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark, such as spark.driver.memory=4g."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Bootstrap = Annotated[
-    str, typer.Option("--kafka", envvar="DUEMQ_KAFKA", help="Kafka's bootstrap servers.", show_default=True)
-]
+Bootstrap = Annotated[str, typer.Option("--kafka", envvar="DUEMQ_KAFKA", help="Kafka's bootstrap servers.")]
 KafkaSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--kafka-set", metavar="NAME=VALUE",
-        help="Of duemq's settings kafka.*: protocol, mechanism, user, password, ca_file, cert_file, key_file; also as "
-        "DUEMQ_KAFKA__PASSWORD and so on. Names that begin with kafka. go to Kafka's Java client as they are: "
+        help="A setting of duemq's kafka.*: protocol, mechanism, user, password, ca_file, cert_file, key_file; also as "
+        "DUEMQ_KAFKA__PASSWORD and so on. Names with the prefix kafka. go to Kafka's Java client: "
         "kafka.sasl.mechanism=OAUTHBEARER.",
     ),
 ]  # fmt: skip
-DeadLetters = Annotated[
-    str,
-    typer.Option("--dead-letters", metavar="TOPIC", help="As topics.dead_letter of the servers.", show_default=True),
-]
+DeadLetters = Annotated[str, typer.Option(metavar="TOPIC", help="As topics.dead_letter of the servers.")]
 
 
 def examples(*lines: str) -> str:
@@ -83,28 +79,24 @@ def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, st
 
 
 def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka:
-    """How Kafka is reached by `--kafka-set` and the environment. Raises BadConfig."""
+    """The connection to Kafka by `--kafka-set` and the environment. Raises BadConfig."""
     from duemq.pipeline.logs.kafka import configured
 
     return configured(bootstrap, settings_of(pairs, "--kafka-set"), os.environ)
 
 
 def instant_of(text: str, option: str) -> int:
-    """Epoch ms of what an option says. Raises BadParameter."""
-    with _option_errors(option):
+    """The epoch ms of an option's value. Raises BadParameter."""
+    try:
         return parse_instant(text, option, text=True)
+    except Rejected as error:
+        raise typer.BadParameter(error.detail, param_hint=option) from error
 
 
 def duration_of(text: str, option: str) -> int:
-    """Milliseconds of what an option says. Raises BadParameter."""
-    with _option_errors(option):
-        return parse_duration(text, option, text=True)
-
-
-@contextmanager
-def _option_errors(option: str) -> Iterator[None]:
+    """The milliseconds of an option's value. Raises BadParameter."""
     try:
-        yield
+        return parse_duration(text, option, text=True)
     except Rejected as error:
         raise typer.BadParameter(error.detail, param_hint=option) from error
 
@@ -118,8 +110,10 @@ def spark_session(
     *,
     kafka: bool = False,
     failed: int = FAILED,
+    and_then: str = "It can be run again",
 ) -> Iterator[tuple[SparkSession, Teller]]:
-    """A session and a progress display for one command. Errors end it as `report_errors` does."""
+    """A session and a progress display for a command. Errors end the command: see `report_errors`, and `failures_told`
+    for `and_then`."""
     settings = settings_of(conf)
     with report_errors(as_json, failed):
         try:
@@ -130,14 +124,14 @@ def spark_session(
         with telling(as_json) as teller:
             teller.step("starting Spark")
             with running(f"duemq {name}", kafka=kafka, master=master, settings=settings) as spark:
-                with failures_told("It can be run again"):
+                with failures_told(and_then):
                     yield spark, teller
 
 
 @contextmanager
 def report_errors(as_json: bool, failed: int = FAILED) -> Iterator[None]:
-    """Report errors as one line on stderr, with `--json` also as a document on stdout, and an exit code: `failed` for
-    what has no other. Other errors keep their traceback."""
+    """Report errors as one line on stderr, with `--json` also as a document on stdout, and an exit code; `failed` is
+    the default. Errors that are not duemq's keep their traceback."""
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -154,14 +148,16 @@ def report_errors(as_json: bool, failed: int = FAILED) -> Iterator[None]:
 def code_of(error: Exception, failed: int = FAILED) -> int:
     from duemq.client.http.errors import Unreachable
 
-    if isinstance(error, Rejected):
+    if isinstance(error, Stopped):
+        return STOPPED
+    if isinstance(error, Rejected | RowsRejected):
         return REFUSED
     return UNAVAILABLE if isinstance(error, Unavailable | Unreachable) else failed
 
 
 @contextmanager
 def telling(as_json: bool) -> Iterator[Teller]:
-    """Progress on stderr: a bar on a terminal, a line per step where it is none, nothing for `--json`."""
+    """Progress on stderr: a bar on a terminal, else a line per step, and nothing for `--json`."""
     from duemq.pipeline.spark.progress import Silent
 
     if as_json:
@@ -178,7 +174,7 @@ def telling(as_json: bool) -> Iterator[Teller]:
 
 
 class Bars:
-    """See `Teller`: a bar per step."""
+    """See `Teller`: a bar per step, for terminals."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -201,7 +197,7 @@ class Bars:
 
 
 class ProgressLines:
-    """See `Teller`: for logs."""
+    """See `Teller`: a line per step, for logs."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()

@@ -7,22 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.pipeline.cli.command import (
-    BROKEN,
-    AsJson,
-    Master,
-    Settings,
-    duration_of,
-    echo_json,
-    examples,
-    instant_of,
-    spark_session,
-)
+from duemq.pipeline.cli import command as common
 
 if TYPE_CHECKING:
     from duemq.pipeline.forecast.job import Forecast
 
-EXAMPLES = examples(
+EXAMPLES = common.examples(
     "duemq backup /backup/duemq && duemq spark forecast /backup/duemq --into forecast",
     "duemq spark forecast /backup/duemq --for 12h --capacity 25000 --hot 20",
     "duemq bench steady --rate 20000 --json bench.json; duemq spark forecast /backup/duemq --capacity bench.json",
@@ -34,44 +24,36 @@ _NAMED = 3  # topics of a hot second
 
 def forecast(
     folder: Annotated[
-        str,
-        typer.Argument(
-            metavar="FOLDER", help="A backup, a folder of backups (the newest), or the data of a stopped server."
-        ),
+        str, typer.Argument(help="A backup, a folder of backups (the newest), or the data of a stopped server.")
     ],
     into: Annotated[
-        str | None,
-        typer.Option(
-            "--into", metavar="DIR", help="Write tables (Parquet) and forecast.html with plots here: a path, or a URI."
-        ),
+        str | None, typer.Option(metavar="DIR", help="A path or URI for tables (Parquet) and forecast.html with plots.")
     ] = None,
     length: Annotated[str, typer.Option("--for", metavar="DURATION", help="How far ahead, such as 12h or 30d.")] = "7d",
     start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="The start: RFC 3339 or epoch ms.", show_default="now"),
+        str | None, typer.Option("--from", metavar="TIME", help="RFC 3339 or epoch ms.", show_default="now")
     ] = None,
     capacity: Annotated[
         str | None,
         typer.Option(
-            "--capacity",
             metavar="N|FILE",
-            help="Messages per second that can be delivered, or what `duemq bench steady --json FILE` wrote.",
+            help="Messages per second that can be delivered, or a file of `bench steady --json`.",
             show_default="10000, the steady figure of docs/explain/benchmarks.md",
         ),
     ] = None,
-    hot: Annotated[int, typer.Option("--hot", min=1, max=10_000, help="How many hot seconds to name.")] = 10,
-    as_json: AsJson = False,
-    master: Master = None,
-    conf: Settings = None,
+    hot: Annotated[int, typer.Option(min=1, max=10_000, help="How many hot seconds to name.")] = 10,
+    as_json: common.AsJson = False,
+    master: common.Master = None,
+    conf: common.Settings = None,
 ) -> None:
     """Count the messages due in the coming hours and days, and name the times that exceed the capacity.
 
-    Reads the stores and delay files of a backup, or of a data folder that no server runs on. A running server's is
-    read from a backup of it, which takes no stop.
+    Reads the stores and delay files of a backup, or of the data folder of a stopped server. For a running server, make
+    a backup first.
     """
-    from_ms = time.time_ns() // 1_000_000 if start is None else instant_of(start, "--from")
-    until_ms = from_ms + duration_of(length, "--for")
-    with spark_session("forecast", master, conf, as_json, failed=BROKEN) as (spark, teller):
+    from_ms = time.time_ns() // 1_000_000 if start is None else common.instant_of(start, "--from")
+    until_ms = from_ms + common.duration_of(length, "--for")
+    with common.spark_session("forecast", master, conf, as_json, failed=common.BROKEN) as (spark, teller):
         from duemq.pipeline.files.uris import destination, uri_of
         from duemq.pipeline.forecast.capacity import capacity_of
         from duemq.pipeline.forecast.job import forecast as run
@@ -89,7 +71,7 @@ def forecast(
         if page is not None:
             write_page(spark, uri_of(page), page_of(done))
     if as_json:
-        echo_json(done.document() | {"page": page})
+        common.echo_json(done.document() | {"page": page})
     else:
         show(done, page)
 

@@ -12,24 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.pipeline.cli.command import (
-    AsJson,
-    Bootstrap,
-    KafkaSettings,
-    Master,
-    Settings,
-    echo_json,
-    examples,
-    reached,
-    settings_of,
-    spark_session,
-)
+from duemq.pipeline.cli import command as common
 
 if TYPE_CHECKING:
     from duemq.pipeline.history.table import HistoryTable
     from duemq.pipeline.spark.progress import Teller
 
-EXAMPLES = examples(
+EXAMPLES = common.examples(
     "duemq spark history --kafka kafka:9092 --into /srv/history            # goes on until Ctrl-C",
     "duemq spark history --kafka kafka:9092 --into /srv/history --once     # up to now, for cron",
     "duemq spark history --kafka kafka:9092 --into hdfs:///history --topics 'orders|mail[.].*'",
@@ -39,49 +28,41 @@ EXAMPLES = examples(
 
 
 def history(
-    into: Annotated[str, typer.Option("--into", metavar="DIR", help="The table: a folder, or a URI that Spark knows.")],
-    kafka: Bootstrap = "localhost:9092",
-    kafka_set: KafkaSettings = None,
+    into: Annotated[str, typer.Option(metavar="DIR", help="The table: a folder, or a URI that Spark knows.")],
+    kafka: common.Bootstrap = "localhost:9092",
+    kafka_set: common.KafkaSettings = None,
     topics: Annotated[
         str | None,
-        typer.Option(
-            "--topics",
-            metavar="REGEX",
-            help="Target topics, by whole names, later ones included; * also takes dlq.*.",
-            show_default="all but dlq.*",
-        ),
+        typer.Option(metavar="REGEX", help="Whole names of target topics; * includes dlq.*.", show_default="no dlq.*"),
     ] = None,
-    dead_letters: Annotated[
-        str, typer.Option("--dead-letters", metavar="TOPIC", help="duemq's setting topics.dead_letter.")
-    ] = "duemq.dlq",
+    dead_letters: common.DeadLetters = "duemq.dlq",
     table_format: Annotated[
         str | None,
-        typer.Option(
-            "--format", metavar="NAME", help="Of a new table: parquet, delta or iceberg.", show_default="parquet"
-        ),
+        typer.Option("--format", help="Of a new table: parquet, delta or iceberg.", show_default="parquet"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when all that is there now is in the table.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all present records are in the table.")] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="S", min=0.1, help="Seconds until a batch smaller than --most.")
+        float, typer.Option(metavar="S", min=0.1, help="Seconds until a batch smaller than --most.")
     ] = 600.0,
-    most: Annotated[int, typer.Option("--most", min=1, help="Records in a batch, at most.")] = 1_000_000,
+    most: Annotated[int, typer.Option(min=1, help="Records in a batch, at most.")] = 1_000_000,
     compact: Annotated[
         bool, typer.Option("--compact", help="Join the files of small batches, and end. Reads no Kafka.")
     ] = False,
     below: Annotated[
         int, typer.Option("--compact-below", metavar="MIB", min=1, help="How large joined files or folders may become.")
     ] = 1_024,
-    as_json: AsJson = False,
-    master: Master = None,
-    conf: Settings = None,
+    as_json: common.AsJson = False,
+    master: common.Master = None,
+    conf: common.Settings = None,
 ) -> None:
-    """Keep what became of every message in a table: one row per delivery, one per outcome that the ledger tells.
+    """Keep the outcome of every message in a table: a row per delivery, and per outcome in the ledger.
 
-    Every record is in the table once, whatever is killed when: run it again with the same DIR, and it goes on where it
-    was. Ctrl-C and SIGTERM end it after the batch that is under way.
+    Every record is in the table once, even after a crash: run it again with the same DIR to continue. Ctrl-C and
+    SIGTERM end it after the current batch.
     """
     settings = with_jars(conf) if compact else conf
-    with spark_session("history", master, settings, as_json, kafka=not compact) as (spark, teller), stopped() as stop:
+    session = common.spark_session("history", master, settings, as_json, kafka=not compact)
+    with session as (spark, teller), stopped() as stop:
         from duemq.pipeline.history.stream import LogSource, run
         from duemq.pipeline.history.table import HistoryTable
 
@@ -90,11 +71,11 @@ def history(
             counts = join(table, below << 20, teller)
         else:
             teller.step(f"following {kafka} into {table.path}")
-            source = LogSource(reached(kafka, kafka_set), topics, most, dead_letters)
+            source = LogSource(common.reached(kafka, kafka_set), topics, most, dead_letters)
             done = run(spark, table, source, teller, stop, once=once, every_s=every)
             counts = {"batches": done.batches, "deliveries": done.deliveries, "outcomes": done.outcomes}
     if as_json:
-        echo_json({"table": table.path, "format": table.format} | counts)
+        common.echo_json({"table": table.path, "format": table.format} | counts)
     elif not compact:
         typer.echo(
             f"{counts['deliveries']:,} deliveries and {counts['outcomes']:,} outcomes in {counts['batches']:,} batches"
@@ -102,7 +83,7 @@ def history(
 
 
 def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int]:
-    """Join small files; how many of each kind became how many."""
+    """Join small files; returns their numbers before and after by kind."""
     counts: dict[str, int] = {}
     for kind in ("deliveries", "outcomes"):
         teller.step(f"joining files of {kind}")
@@ -114,10 +95,10 @@ def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int
 
 
 def with_jars(conf: list[str] | None) -> list[str]:
-    """The settings, and the jars of the folder that is named for them: a session without Kafka does not look there."""
+    """The settings with the jars of `DUEMQ_SPARK_JARS`, which a session without Kafka does not add."""
     from duemq.pipeline.spark.connector import JARS_VARIABLE
 
-    settings = settings_of(conf)
+    settings = common.settings_of(conf)
     jars = sorted(Path(os.environ.get(JARS_VARIABLE) or os.devnull).glob("*.jar"))
     if jars:
         settings["spark.jars"] = ",".join([*filter(None, [settings.get("spark.jars")]), *map(str, jars)])
@@ -126,8 +107,7 @@ def with_jars(conf: list[str] | None) -> list[str]:
 
 @contextmanager
 def stopped() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second one ends the process at once. Spark's own handler cancels jobs
-    instead."""
+    """An event that SIGTERM and Ctrl-C set; a second signal ends the process. Spark's own handler would cancel jobs."""
     event = threading.Event()
 
     def ask(number: int, _: object) -> None:

@@ -4,56 +4,24 @@ from __future__ import annotations
 
 import time
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from duemq.pipeline.cli.columns import (
-    Due,
-    Expires,
-    Headers,
-    Key,
-    Labels,
-    Name,
-    Nulls,
-    Order,
-    Payload,
-    PayloadBase64,
-    ReaderOptions,
-    Select,
-    TableFormat,
-    To,
-    Topic,
-    Unit,
-    Where,
-    Zone,
-    chosen,
-    columns_of,
-    print_look,
-)
-from duemq.pipeline.cli.command import (
-    REFUSED,
-    AsJson,
-    Master,
-    Settings,
-    Url,
-    echo_json,
-    examples,
-    settings_of,
-    spark_session,
-)
+from duemq.pipeline.cli import columns as table
+from duemq.pipeline.cli import command as common
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from duemq.pipeline.bulk_schedule.job import ScheduleResult
+    from duemq.pipeline.bulk_schedule.job import Scheduled
     from duemq.pipeline.bulk_schedule.rules import BulkRules
     from duemq.pipeline.columns import Columns
     from duemq.pipeline.logs.server import Server
-    from duemq.pipeline.send.soon import SoonResult
+    from duemq.pipeline.send.soon import Soon
     from duemq.pipeline.spark.progress import Teller
 
-EXAMPLES = examples(
+EXAMPLES = common.examples(
     "duemq spark schedule /data/reminders.parquet --due at --to reminders --payload body --stage /shared/jobs",
     "duemq spark schedule orders.csv --due due --topic topic --payload id,amount --name id --stage /shared/jobs "
     "--ids /data/ids",
@@ -67,62 +35,58 @@ def schedule(
     source: Annotated[
         str | None, typer.Argument(metavar="[TABLE]", help="A path (Parquet, CSV, JSON, ORC) or a name in the catalog.")
     ] = None,
-    due: Due = "due",
-    payload: Payload = None,
-    payload_base64: PayloadBase64 = None,
-    topic: Topic = None,
-    to: To = None,
-    key: Key = None,
-    headers: Headers = None,
-    nulls: Nulls = False,
-    labels: Labels = None,
-    expires: Expires = None,
-    name: Name = None,
-    order: Order = None,
-    zone: Zone = None,
-    unit: Unit = "ms",
+    due: table.Due = "due",
+    payload: table.Payload = None,
+    payload_base64: table.PayloadBase64 = None,
+    topic: table.Topic = None,
+    to: table.To = None,
+    key: table.Key = None,
+    headers: table.Headers = None,
+    nulls: table.Nulls = False,
+    labels: table.Labels = None,
+    expires: table.Expires = None,
+    name: table.Name = None,
+    order: table.Order = None,
+    zone: table.Zone = None,
+    unit: table.Unit = "ms",
     job: Annotated[
         str | None,
-        typer.Option(help="The job's id: once is enough.", show_default="made of the table's files and the columns"),
+        typer.Option(help="The job's id, to continue it.", show_default="from its files and columns"),
     ] = None,
     stage: Annotated[
-        str | None,
-        typer.Option(help="A folder or s3a:// below the server's delay_files.import_from; needed but for --dry-run."),
+        str | None, typer.Option(help="A folder or s3a:// below the server's delay_files.import_from. Required.")
     ] = None,
     rejects: Annotated[str | None, typer.Option(help="A folder or URI for the rows that cannot be scheduled.")] = None,
     ids: Annotated[str | None, typer.Option(help="Write a table of the ids to this folder or URI (Parquet).")] = None,
-    kind: TableFormat = None,
-    jdbc: Annotated[str | None, typer.Option(help="The URL of a database, in place of TABLE.")] = None,
+    kind: table.TableFormat = None,
+    jdbc: Annotated[str | None, typer.Option(help="The URL of a database, instead of TABLE.")] = None,
     jdbc_name: Annotated[str | None, typer.Option("--table", help="The table in that database.")] = None,
-    option: ReaderOptions = None,
-    where: Where = None,
-    select: Select = None,
+    option: table.ReaderOptions = None,
+    where: table.Where = None,
+    select: table.Select = None,
     lead: Annotated[
-        str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")
+        str, typer.Option(help="How far ahead a window must begin; at least 2m plus the time to write the files.")
     ] = "10m",
-    link: Annotated[bool, typer.Option(help="Let the server link the files in place of writing them anew.")] = True,
+    link: Annotated[bool, typer.Option(help="Let the server link the files instead of copying them.")] = True,
     soon: Annotated[
-        str, typer.Option(help="What is due too soon for a file: reject it, or send it as a message under its name.")
+        Literal["reject", "send"], typer.Option(help="Reject rows due too soon for a file, or send them by name.")
     ] = "reject",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Schedule nothing where a row is rejected (exit code 7).")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what would be scheduled, and rejected why.")
-    ] = False,
-    url: Url = None,
-    master: Master = None,
-    conf: Settings = None,
-    as_json: AsJson = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Schedule nothing if a row is rejected (exit 7).")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count rows, rejected ones by field.")] = False,
+    url: common.Url = None,
+    master: common.Master = None,
+    conf: common.Settings = None,
+    as_json: common.AsJson = False,
 ) -> None:
-    """Schedule all rows of a table, exactly once however often the command is run or ended.
+    """Schedule all rows of a table, exactly once however often the command is run or interrupted.
 
-    Rows that cannot be scheduled are counted and written to --rejects with the reason; the others are scheduled all the
-    same unless --strict is given. Run it again with the same --job to go on where it ended.
+    Rows that cannot be scheduled are counted and written to --rejects with the reason; the others are scheduled, unless
+    --strict is given. Run it again with the same --job to continue.
     """
-    with spark_session("schedule", master, conf, as_json) as (spark, teller):
+    lead_ms = common.duration_of(lead, "--lead")
+    with common.spark_session("schedule", master, conf, as_json) as (spark, teller):
         from duemq.pipeline.bulk_schedule.ids import write_ids
-        from duemq.pipeline.bulk_schedule.job import Options, RowsRejected
+        from duemq.pipeline.bulk_schedule.job import Options
         from duemq.pipeline.bulk_schedule.job import schedule as run
         from duemq.pipeline.bulk_schedule.rules import judged
         from duemq.pipeline.errors import BadInput
@@ -132,17 +96,17 @@ def schedule(
         from duemq.pipeline.spark.failures import failures_told
 
         server = Server(url)
-        rules = _rules(server, _ms(lead), dry_run, teller)
-        columns = columns_of(
+        rules = _rules(server, lead_ms, dry_run, teller)
+        columns = table.columns_of(
             due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
             labels=labels, expires=expires, name=name, order=order, zone=zone, unit=unit, nulls=nulls,
         )  # fmt: skip
         check_soon(soon, strict, columns)
-        frame = chosen(_frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option")), where, select)
+        rows = _frame(spark, source, kind, jdbc, jdbc_name, common.settings_of(option, "--option"))
+        frame = table.chosen(rows, where, select)
         if dry_run:
-            with failures_told("Nothing was changed"):
-                now = rules.server_clock(lambda: int(time.time() * 1000))()
-                print_look(judged(frame, columns, rules, now), "scheduled", as_json)
+            now = rules.server_clock(lambda: int(time.time() * 1000))()
+            table.print_look(judged(frame, columns, rules, now), "scheduled", as_json)
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server imports files from (delay_files.import_from)")
@@ -153,34 +117,21 @@ def schedule(
         reader = "\n".join([reader, *([where or "", *(select or ())] if where or select else [])])
         job_id, about, earlier = _identity(frame, columns, job, source, (jdbc, jdbc_name), reader)
         again = f"Run it again with --job {job_id} to go on: nothing is scheduled twice"
-        try:
-            with failures_told(again):
-                done = run(
-                    frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules,
-                    source=about, earlier=earlier, teller=teller,
-                )  # fmt: skip
-                without_id = None
-                if ids is not None:
-                    teller.step("writing the ids")
-                    without_id = done.manifest.accepted - write_ids(done.ids, done.manifest.attempt, uri_of(ids))
-        except RowsRejected as error:
-            typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
-            raise typer.Exit(REFUSED) from error
-        except KeyboardInterrupt:
-            typer.secho(f"duemq: stopped. {again}", err=True, fg=typer.colors.YELLOW)
-            raise typer.Exit(130) from None
+        with failures_told(again):
+            done = run(
+                frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules, source=about,
+                earlier=earlier, teller=teller,
+            )  # fmt: skip
+            without_id = None
+            if ids is not None:
+                teller.step("writing the ids")
+                without_id = done.manifest.accepted - write_ids(done.ids, done.manifest.attempt, uri_of(ids))
         near = send_soon(spark, done.manifest, columns, url, rules, teller) if soon == "send" else None
         _tell(done, ids, without_id, near, as_json)
 
 
-def _ms(text: str) -> int:
-    from duemq.model.timing import parse_duration
-
-    return parse_duration(text, "lead", text=True)
-
-
 def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> BulkRules:
-    """The rules of the server. A dry run does without a server, and says so."""
+    """The rules of the server. If a dry run cannot reach it, it says so and takes the defaults."""
     from duemq.client.http.errors import Unavailable, Unreachable
     from duemq.pipeline.bulk_schedule.rules import BulkRules
 
@@ -189,7 +140,7 @@ def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> BulkR
     except (Unavailable, Unreachable) as error:
         if not dry_run:
             raise
-        teller.says(f"judged by default limits, for there is no server: {error}")
+        teller.says(f"using default limits, because the server cannot be reached: {error}")
         return BulkRules(lead_ms=lead_ms)
 
 
@@ -219,8 +170,8 @@ def _identity(
     database: tuple[str | None, str | None],
     reader: str,
 ) -> tuple[str, str, str | None]:
-    """The job's id, its identity, and its identity as earlier versions make it. `source`: a path, or a name in the
-    catalog; `database`: a URL and a table; `reader`: how the table is read."""
+    """The job's id, its identity, and its identity in earlier versions. `source`: a path, or a name in the catalog;
+    `database`: a URL and a table; `reader`: the options of the reader."""
     from duemq.pipeline.bulk_schedule.manifest import print_of
     from duemq.pipeline.bulk_schedule.plans import plan_of
     from duemq.pipeline.errors import BadInput
@@ -240,13 +191,11 @@ def _identity(
             plan = sha256(plan_of(frame).encode()).hexdigest()
             about = f"{about} {plan} {snapshot_of(frame.sparkSession, source)}"
     if job is None and files is None:
-        raise BadInput("--job is missing: whether this table was scheduled before cannot be told by files of it")
+        raise BadInput("--job is missing: this table has no files to tell whether it was scheduled before")
     return job or f"job-{print_of(columns.as_dict(), earlier or '')[:16]}", about, earlier
 
 
-def _tell(
-    done: ScheduleResult, ids: str | None, without_id: int | None, near: SoonResult | None, as_json: bool
-) -> None:
+def _tell(done: Scheduled, ids: str | None, without_id: int | None, near: Soon | None, as_json: bool) -> None:
     manifest = done.manifest
     document: dict[str, Any] = {
         "job": manifest.job, "rows": manifest.rows, "scheduled": manifest.accepted, "rejected": manifest.rejected,
@@ -254,18 +203,18 @@ def _tell(
         "ids": ids, "without_id": without_id,
     } | ({} if near is None else {"sent": near.sent, "left": near.left, "answers": near.answers})  # fmt: skip
     if as_json:
-        echo_json(document)
+        common.echo_json(document)
         return
     again = " before; nothing was changed" if done.again else ""
     typer.echo(f"{manifest.accepted:,} of {manifest.rows:,} rows are scheduled (job {manifest.job}){again}")
     if done.forgotten:
         typer.secho(
-            f"{done.forgotten:,} of them were handed over, and the server does not keep any more what became of them",
+            f"{done.forgotten:,} of them were handed over, and the server no longer keeps their outcome",
             fg=typer.colors.YELLOW,
         )
     if without_id:
         typer.secho(
-            f"{without_id:,} of them are not in {ids}: the server does not keep their files any more",
+            f"{without_id:,} of them are not in {ids}: the server no longer keeps their files",
             fg=typer.colors.YELLOW,
         )
     if manifest.rejected:

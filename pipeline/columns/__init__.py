@@ -1,7 +1,4 @@
-"""The one reader of users' tables: what of a row is what of a message, and when it is due.
-
-Bulk schedule, send and import make messages of what it reads; mass move reads new times.
-"""
+"""Reads messages from users' tables, for bulk schedule and send; mass move uses its reader of times."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.columns.fields import with_fields

@@ -1,4 +1,4 @@
-"""The parts of a message that are in each row of a user's table, as Spark expressions."""
+"""The parts of a message in each row of a user's table, as Spark expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duemq.pipeline.errors import BadInput
 _BASE64 = r"^[A-Za-z0-9+/]*={0,2}\z"
 _AS_JSON = {
     "ignoreNullFields": "false",
-    # The same text in every session, and nothing cut off: by default it is in the session's zone, to the millisecond.
+    # By default times are in the session's zone and cut to milliseconds.
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -25,10 +25,10 @@ _AS_JSON = {
 
 
 def with_fields(frame: DataFrame, columns: Columns) -> DataFrame:
-    """The frame with the parts of a message beside its own columns, under their names behind `OWN`.
+    """The frame with the parts of a message in further columns, named by field with the prefix `OWN`.
 
-    What cannot be read is null, and `UNREAD` (behind `OWN`) is a sentence with the field and the value; null where all
-    could be read. Raises BadInput for columns that are not there or cannot be what they are to be.
+    A value that cannot be read is null, and `UNREAD` (with the prefix) has a sentence with the field and the value; it
+    is null for a row that could be read. Raises BadInput for missing columns and wrong types.
     """
     if clashes := [name for name in frame.columns if name.startswith(OWN)]:
         raise BadInput(f"column {clashes[0]}: names that begin with {OWN} are used here")
@@ -132,7 +132,7 @@ class _Reader:
         if isinstance(source, Mapping):
             if twice := own.keys() & source.keys():
                 name = min(twice)
-                raise BadInput(f"header {name} is said twice: of column {source[name]}, and of {own[name]}")
+                raise BadInput(f"header {name} is given twice: by column {source[name]} and by {own[name]}")
             return self._named({**source, **own})
         if source is None:
             return self._named(own) if own else F.lit(None).cast(HEADERS)
@@ -180,14 +180,14 @@ class _Reader:
                 return column(source)
             source = (source,)
         texts = [self.text(name, "labels") for name in source]
-        for text in texts:  # `split` makes other characters of what is not UTF-8
+        for text in texts:  # `split` would change bytes that are not UTF-8
             self._wrong("labels", ~F.is_valid_utf8(text), "a label is not UTF-8")
         each = F.flatten(F.array_compact(F.array(*(F.split(text, ",") for text in texts))))
         return F.filter(F.transform(each, lambda label: F.trim(label)), lambda label: label != "")
 
 
 def _not_finite(kind: T.DataType, value: Column) -> Column:
-    """Whether a number within a value is NaN or infinite; null for a part of it that is null."""
+    """Whether a number inside a value is NaN or infinite; null for a null part."""
     if isinstance(kind, T.DoubleType | T.FloatType):
         return F.isnan(value) | (F.abs(value) == float("inf"))
     if isinstance(kind, T.ArrayType):
@@ -202,7 +202,7 @@ def _not_finite(kind: T.DataType, value: Column) -> Column:
 
 
 def _has_floats(kind: T.DataType) -> bool:
-    return any(name in kind.simpleString() for name in ("double", "float"))  # a field's name may be such a word, too
+    return any(name in kind.simpleString() for name in ("double", "float"))  # also true for a field of that name
 
 
 def _header(name: Column, value: Column) -> Column:

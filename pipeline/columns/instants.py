@@ -1,7 +1,7 @@
-"""Times of a table as epoch ms, in Spark expressions.
+"""Reads times of a table as epoch ms, in Spark expressions.
 
-Nothing here depends on the zone of the session (`spark.sql.session.timeZone`) or of Java. A time without a zone is read
-in the zone that is named for such times; if none is named, it is no time.
+The result never depends on the zone of the session (`spark.sql.session.timeZone`) or of Java. A time without a zone is
+read in the given zone; without one it is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duemq.model.timing import FIRST_MS
 from duemq.pipeline.errors import BadInput
 
 UNITS: Final = {"ms": 1, "s": 1000}
-"""What whole numbers may be, in ms."""
+"""Units of whole numbers, in ms."""
 A_TIME: Final = "a timestamp, a date-time with a zone (RFC 3339), or epoch ms as a whole number"
 _DIGITS = r"^[+-]?\d{1,18}\z"
 _DATE = r"^\d{4}-\d\d-\d\d"
@@ -34,28 +34,30 @@ _DAYS = tuple(day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.mi
 _NO_ZONE = "has no time zone, and none is given for such times"
 _YEARS = "is not in the years 1 to 9999"
 _SHOWN = 60  # characters of a wrong value
+LONG_PAST_MS: Final = 86_400_000
+LONG_PAST: Final = "is more than a day past (with past=send it is delivered at once)"
 
 
 class Time(NamedTuple):
-    """A column read as times. `ms`: epoch ms (bigint), rounded up: a message is never early. `problem`: the end of a
-    sentence about a value that is no time, null for times and nulls."""
+    """A column as times. `ms`: epoch ms (bigint), rounded up, so that no message is early. `problem`: the end of a
+    sentence about a wrong value, else null."""
 
     ms: Column
     problem: Column
 
 
 def is_whole(kind: DataType) -> bool:
-    """Whether values of the type are whole numbers. Some databases have no other one than decimal(38,0)."""
+    """Whether the values of this type are whole numbers. Some databases only have decimal(38,0)."""
     return isinstance(kind, IntegralType) or (isinstance(kind, DecimalType) and kind.scale == 0)
 
 
 def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: str = "ms") -> Time | None:
-    """A column of this type as times; None where the type, or the type without a zone, names no moment.
+    """A column of this type as times; None if the type cannot be a time, or not without a zone.
 
-    Whole numbers count `unit`s, timestamps are instants, text is either digits (`unit`s) or a date-time of
-    `model/date_time.py`. A time before March 1973 is refused: it got lost, or is in another unit.
-    With `zone`, text without an offset, TIMESTAMP_NTZ and DATE (its midnight) are times there; those that clocks leave
-    out or show twice are none, because their moment is not known.
+    Whole numbers count `unit`s, timestamps are instants, text is digits (`unit`s) or a date-time of
+    `model/date_time.py`. A time before March 1973 is refused as a default value or another unit. With `zone`, text
+    without an offset, TIMESTAMP_NTZ and DATE (midnight) are times there; times that the zone's clocks skip or repeat
+    are refused.
     """
     if (time := _read(value, kind, zone, unit)) is None:
         return None
@@ -78,7 +80,7 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     def both(time: Time) -> Column:
         return F.struct(time.ms.alias("ms"), time.problem.alias("problem"))
 
-    # As the argument of a lambda it is computed once. A copy for each use makes more code than Java compiles.
+    # The argument of a lambda is computed once. Copies for each use would exceed Java's limit for a method.
     once = F.transform(F.array(both(time)), lambda one: both(bounded(one["ms"], one["problem"])))[0]
     return Time(once["ms"], once["problem"])
 
@@ -99,7 +101,7 @@ def _read(value: Column, kind: DataType, zone: str | None, unit: str) -> Time | 
 
 
 def need_time(value: Column, kind: DataType, what: str, *, zone: str | None = None, unit: str = "ms") -> Time:
-    """As `read_time`. Raises BadInput where the type names no moment; `what` is the column, for the sentence."""
+    """As `read_time`, but raises BadInput instead of returning None. `what`: the column, for the sentence."""
     time = read_time(value, kind, zone=zone, unit=unit)
     if time is None:
         local = isinstance(kind, TimestampNTZType | DateType)
@@ -109,12 +111,17 @@ def need_time(value: Column, kind: DataType, what: str, *, zone: str | None = No
 
 
 def shown(value: Column) -> Column:
-    """A wrong value, for a sentence: the beginning of its text."""
+    """The beginning of a wrong value, for a sentence."""
     return F.left(value.cast("string"), F.lit(_SHOWN))
 
 
+def why_long_past(due: int, now: int) -> str | None:
+    """Why a time (epoch ms) is refused without past=send, or None."""
+    return f"{due} {LONG_PAST}" if due < now - LONG_PAST_MS else None
+
+
 def check_name_of_zone(zone: str) -> None:
-    """Raise BadInput where Python's database of zones has none of this name."""
+    """Raise BadInput if Python does not know the zone."""
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # OSError: a folder of zones, such as Europe
@@ -122,7 +129,7 @@ def check_name_of_zone(zone: str) -> None:
 
 
 def check_zone(spark: SparkSession, zone: str) -> None:
-    """Raise BadInput where Spark's Java does not know the zone: Java has its own database, which may lack some."""
+    """Raise BadInput if Spark's Java does not know the zone: Java has its own database."""
     check_name_of_zone(zone)
     try:
         spark.range(1).select(F.from_utc_timestamp(F.timestamp_micros(F.lit(0)), zone)).head()
@@ -132,20 +139,20 @@ def check_zone(spark: SparkSession, zone: str) -> None:
 
 def ceil_ms(micros: Column) -> Column:
     """Epoch ms of epoch microseconds, rounded up."""
-    # Not by a division of doubles: from the year 2255 on they do not hold microseconds exactly.
+    # Doubles are not exact: from the year 2255 on they cannot hold microseconds.
     return F.call_function("div", micros, F.lit(1000)) + (micros % 1000 > 0).cast("bigint")
 
 
 def _of_text(text: Column, zone: str | None, unit: str) -> Time:
-    # Spark's timestamps end at microseconds: it leaves out what a text says below them.
+    # Spark's timestamps drop digits below microseconds.
     below = text.rlike(_BELOW_MICROS).cast("bigint")
-    # Spark reads no zone behind minutes.
+    # Spark needs seconds before a zone.
     whole = F.regexp_replace(F.upper(text), r"^(.{16})([Z+-])", "$1:00$2")
     number = _scaled(text.try_cast("bigint"), unit)
     ms = F.when(text.rlike(_DIGITS), number).when(
         text.rlike(_ZONED), ceil_ms(F.unix_micros(F.try_to_timestamp(whole)) + below)
     )
-    # Rarer forms are read by the parser of all doors. Rows without one cost it a null.
+    # The server's own parser reads rarer forms; other rows pass it a null.
     odd = text.rlike(_DATE) & ~text.rlike(_ZONED) & ~text.rlike(_LOCAL)
     read = F.udf(partial(_parsed, zone=zone), "ms bigint, why string", useArrow=False)(F.when(odd, text))
     ms = ms.when(odd, read["ms"])
@@ -167,7 +174,7 @@ def _parsed(text: str | None, zone: str | None) -> tuple[int | None, str | None]
     try:
         return parse_date_time(text), None
     except BadDateTime as error:
-        if error.code == "naive_time" and zone is not None:  # it is of those that have none
+        if error.code == "naive_time" and zone is not None:  # a time without a zone
             return _parsed(f"{text}[{zone}]", None)
         return None, error.why
 
@@ -177,9 +184,9 @@ def _scaled(number: Column, unit: str) -> Column:
 
 
 def _wall_us(local: Column) -> Column:
-    """What a TIMESTAMP_NTZ or DATE shows, as microseconds since 1970 on that clock; null outside the years 1 to 9999.
+    """A TIMESTAMP_NTZ or DATE as microseconds since 1970 on its clock; null outside the years 1 to 9999.
 
-    Field by field: each cast and function that makes a TIMESTAMP of it asks for the zone of the session.
+    It is computed by field, because every conversion to TIMESTAMP uses the zone of the session.
     """
     day, wall = F.unix_date(local.cast("date")).cast("bigint"), local.cast("timestamp_ntz")
     second = day * 86_400 + F.hour(wall) * 3_600 + F.minute(wall) * 60
@@ -188,23 +195,23 @@ def _wall_us(local: Column) -> Column:
 
 
 def _in_zone(wall: Column, zone: str) -> tuple[Column, Column]:
-    """Epoch microseconds of what clocks show in a zone, and why there are none.
+    """Epoch microseconds of a time on the clocks of a zone, and why there are none.
 
-    A day before and a day after, clocks have the offsets from before and after any change of them. The moment is the
-    one at which the clock, with one of the two, shows the time; in a gap none does, in an overlap both do.
+    The zone's offsets a day before and a day after are those before and after any change. The result is the moment at
+    which the clock, with one of the two, shows the time; in a gap neither does, in an overlap both do.
     """
 
     def offset(at: Column) -> Column:
         return F.unix_micros(F.from_utc_timestamp(F.timestamp_micros(at), zone)) - at
 
     def moments(wall: Column) -> Column:
-        """Of each of the two offsets, if they differ, the moment at which the clock shows the time."""
+        """The moments at which the clock shows the time, with either offset."""
         offsets = F.array_distinct(F.array(offset(wall - _DAY_US), offset(wall + _DAY_US)))
         each = F.transform(offsets, lambda one: F.struct((wall - one).alias("at"), one.alias("offset")))
         true = F.filter(each, lambda one: (F.size(offsets) == 1) | (offset(one["at"]) == one["offset"]))
         return F.transform(true, lambda one: one["at"])
 
-    # A lambda's argument is computed once. As plain expressions, each use would be a copy of all that it is made of.
+    # A lambda's argument is computed once; a plain expression would be copied for each use.
     possible = F.transform(F.array(wall), moments)[0]
     micros = F.when(F.size(possible) == 1, possible[0])
     problem = F.when(F.size(possible) == 2, f"is shown twice by the clocks of {zone}: say it with its offset").when(

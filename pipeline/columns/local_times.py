@@ -1,7 +1,7 @@
-"""Times without a zone in files, read as what they are: TIMESTAMP_NTZ.
+"""Reads times without a zone in files as TIMESTAMP_NTZ.
 
-By itself Spark makes a TIMESTAMP of them, in the zone of the session (of text) or of Java (ORC), and nobody can tell
-afterwards that it was a guess. Instants stay TIMESTAMP.
+Spark's default is to guess: it reads them as TIMESTAMP, in the zone of the session (text) or of Java (ORC). Instants
+stay TIMESTAMP.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UTC: Final = frozenset({
 
 
 def load(spark: SparkSession, reader: DataFrameReader, kind: str, name: str, options: Mapping[str, str]) -> DataFrame:
-    """What the reader (of the format `kind`, with `options`) loads. Raises BadInput, and what Spark raises."""
+    """Load files with a reader for the format `kind` with `options`. Raises BadInput, and Spark's errors."""
     if kind == "orc":
         return _orc(spark, reader, name)
     if kind == "parquet":
@@ -41,10 +41,10 @@ def load(spark: SparkSession, reader: DataFrameReader, kind: str, name: str, opt
 
 
 def need_java_in_utc(spark: SparkSession, name: str) -> None:
-    """Raise BadInput where the Java of the tasks that read `name` is in a zone of its own.
+    """Raise BadInput if the Java of the tasks that read `name` is not in UTC.
 
-    ORC and database drivers make of what a clock showed a time of Java, which has none for what Java's zone leaves out:
-    it becomes another time, in silence. Of some databases Spark also shifts all times by the offset of that zone.
+    ORC and database drivers convert local times through Java's zone, which silently changes times that the zone skips.
+    For some databases Spark also shifts all times by the zone's offset.
     """
     try:
         (java,) = spark.range(1).selectExpr("reflect('java.time.ZoneId', 'systemDefault')").head() or ("",)
@@ -60,7 +60,7 @@ def need_java_in_utc(spark: SparkSession, name: str) -> None:
 
 
 def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
-    """ORC keeps what a clock showed, and not which one; its own text of that depends on no zone of the session."""
+    """ORC stores local times; only as text they do not depend on the zone of the session."""
     frame = reader.load(name)
     local = [field.name for field in frame.schema if isinstance(field.dataType, T.TimestampType)]
     if not local:
@@ -71,8 +71,7 @@ def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
 
 
 def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
-    """Timestamps of the type INT96 say no zone: Spark and Hive write instants, Impala what its clock shows. Files that
-    Spark wrote say so themselves."""
+    """INT96 timestamps have no zone: Spark and Hive write instants, Impala local times. Files from Spark are marked."""
     with override(spark, _INFER | {_INT96: "false"}):
         try:
             return _pinned(reader, reader.load(name), name)
@@ -85,7 +84,7 @@ def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFra
     def is_int96(field: T.StructField) -> bool:
         if not isinstance(field.dataType, T.TimestampType):
             return False
-        try:  # of INT96 alone Spark makes no whole number
+        try:  # Spark cannot read INT96, and only INT96, as a whole number
             spark.read.schema(T.StructType([T.StructField(field.name, T.LongType())])).parquet(name).head()
         except (PySparkException, Py4JJavaError) as error:
             if "PARQUET_COLUMN_DATA_TYPE_MISMATCH" in str(error):
@@ -93,7 +92,7 @@ def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFra
             raise
         return False
 
-    # The other reader says nothing of types.
+    # The other reader does not check types.
     with override(spark, {"spark.sql.parquet.enableVectorizedReader": "true"}):
         fields = [T.StructField(one.name, T.TimestampNTZType() if is_int96(one) else one.dataType) for one in schema]
     return reader.schema(T.StructType(fields)).load(name)
@@ -102,7 +101,7 @@ def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFra
 def text_schema(
     spark: SparkSession, reader: DataFrameReader, name: str | list[str], options: Mapping[str, str]
 ) -> T.StructType:
-    """The columns of CSV and JSON, also with `inferSchema` or `inferTimestamp`. Those in names of folders are text."""
+    """The columns of CSV and JSON, also with `inferSchema` or `inferTimestamp`. Columns from folder names are text."""
     by_name = {option.lower(): value for option, value in options.items()}
     form = by_name.get("timestampformat")
     zoned = form is not None and bool(_ZONE_LETTERS.intersection(_outside_quotes(form)))
@@ -110,13 +109,13 @@ def text_schema(
         reader = reader.option("timestampNTZFormat", form)
     with override(spark, _INFER | {PARTITION_TYPES: "false"}):
         frame = reader.load(name)
-        # At least one value of a TIMESTAMP has a zone, and others may have none: that is for each row to tell.
+        # Some values of a TIMESTAMP have a zone and others may have none: judge each row by its text.
         return frame.schema if zoned else _replaced(frame.schema, T.TimestampType, T.StringType())
 
 
 def _pinned(reader: DataFrameReader, frame: DataFrame, name: str) -> DataFrame:
-    """The frame with the schema that it has now. In a Connect session a frame is analyzed at each of its actions, and
-    settings of a session are those of then."""
+    """The frame with its present schema fixed: a Connect session analyzes a frame at each action, with the settings of
+    that moment."""
     schema = frame.schema
     local = _replaced(schema, T.TimestampNTZType, T.StringType()) != schema
     return reader.schema(schema).load(name) if local else frame
@@ -127,7 +126,7 @@ def _outside_quotes(form: str) -> str:
 
 
 def _replaced(schema: T.StructType, old: type[T.DataType], new: T.DataType) -> T.StructType:
-    """The schema with another type in place of one, wherever it is."""
+    """The schema with the type `old` replaced at every level."""
 
     def of(kind: T.DataType) -> T.DataType:
         if isinstance(kind, T.StructType):

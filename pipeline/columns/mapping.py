@@ -1,4 +1,4 @@
-"""Which columns of a user's table are what of a message: how a user says it."""
+"""The user's mapping of a table's columns to the parts of a message."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 from duemq.pipeline.columns.instants import UNITS, check_name_of_zone
 from duemq.pipeline.errors import BadInput
 
-OWN: Final = "_duemq_"  # what the columns begin with that are made here, beside the user's
-HIDDEN: Final = "__duemq_"  # columns that a reader of ours puts beside the user's: not named to a user
+OWN: Final = "_duemq_"  # the prefix of columns that are added to the user's
+HIDDEN: Final = "__duemq_"  # the prefix of columns that our readers add, which sentences do not mention
 CORRUPT: Final = HIDDEN + "corrupt"
-"""The column of `csv_table` with each line that is no row, null for all others."""
-NOT_UTF8: Final = "\N{REPLACEMENT CHARACTER}"  # what Java makes of bytes that are not in the encoding
+"""The column of `csv_table` with the text of a malformed line, null for other rows."""
+NOT_UTF8: Final = "\N{REPLACEMENT CHARACTER}"  # Java's replacement for bytes outside the encoding
 FIELDS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
 UNREAD: Final = "unread"
 HEADERS: Final = "array<struct<name:string,value:binary>>"
@@ -25,19 +25,17 @@ HEADER_PREFIX: Final = "header."
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the user's columns, for each part of a message.
+    """The user's columns for each part of a message.
 
-    `topic` is a column, `to` the one topic of all rows: one of the two. `payload`: a string or binary column; a struct,
-    map or array, or several columns, become JSON. `headers`: a map, an array of structs `name, value`, text with a JSON
-    object, or a header name for each of some columns (null: no such header). `labels`: an array, or columns of text,
-    divided at commas (null: none). `name`: yours, unique, to join the ids by. `order`: which of the rows due in one
-    millisecond comes first.
+    `topic`: a column, or `to`: one topic for all rows. `payload`: a string or binary column; a struct, map or array, or
+    several columns, become JSON. `headers`: a map, an array of structs `name, value`, text with a JSON object, or a
+    column per header name (null: no such header). `labels`: an array, or columns of text, split at commas (null: none).
+    `name`: your unique names, to join the ids by. `order`: sorts rows due in the same millisecond.
 
-    `due` and `expires` are times, see `read_time`: `zone` is that of times without one (such as Europe/Berlin), `unit`
-    what whole numbers count, "ms" or "s" since 1970. `payload_base64`: the payload is text in base64. `header_prefix`:
-    columns whose names begin with it are headers too, named by the rest, before those of the same name in `headers`.
-    `nulls`: null payloads and header values are sent as null; else such a row is refused, for tables have null also for
-    missing values.
+    `due` and `expires` are times, see `read_time`: `zone` is for times without one (such as Europe/Berlin), `unit` for
+    whole numbers, "ms" or "s" since 1970. `payload_base64`: the payload is text in base64. `header_prefix`: columns
+    with this prefix are headers too, named by the rest, and win over equal names in `headers`. `nulls`: null payloads
+    and header values are sent as null; by default such rows are refused, because null may also mean a missing value.
     """
 
     due: str
@@ -62,22 +60,21 @@ class Columns:
         if self.unit not in UNITS:
             raise BadInput(f"the unit of whole numbers is {' or '.join(UNITS)}, not {self.unit}")
         if self.payload_base64 and not isinstance(self.payload, str):
-            raise BadInput(f"columns {', '.join(self.payload)} (payload): base64 is of one column")
+            raise BadInput(f"columns {', '.join(self.payload)} (payload): base64 must be one column")
         if self.zone is not None:
             check_name_of_zone(self.zone)
 
     @property
     def has_headers(self) -> bool:
-        """Whether messages may have headers of their own."""
+        """Whether messages may have headers."""
         return self.headers is not None or self.header_prefix is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON-able values. Without `nulls` if it is not set: ids of jobs are made of these, and must stay the
-        same."""
+        """As values for JSON. `nulls` is left out if it is not set, to keep ids of older jobs, which hash these."""
         return {name: value for name, value in asdict(self).items() if name != "nulls" or value}
 
     def source(self, field: str) -> str:
-        """A field with the user's columns it comes from, for a sentence."""
+        """A field with its columns, for a sentence."""
         names = {
             "due_ms": self.due, "topic": self.topic, "payload": self.payload, "key": self.key,
             "headers": tuple(self.headers.values()) if isinstance(self.headers, Mapping) else self.headers,
@@ -88,5 +85,5 @@ class Columns:
 
 
 def column(name: str) -> Column:
-    """The column of exactly this name: dots and backticks in it are nothing but letters."""
+    """The column of exactly this name, also with dots and backticks."""
     return F.col("`" + name.replace("`", "``") + "`")

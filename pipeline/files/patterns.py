@@ -1,4 +1,4 @@
-"""Paths as Spark's readers want them: they take some characters for patterns."""
+"""Escapes paths for Spark's readers, which treat some characters as patterns."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _SPECIAL: Final = re.compile(r"([\\\[\]{}*?])")
 
 
 def exact(uri: str) -> str:
-    """A pattern that this one path matches and no other."""
+    """A pattern that only matches this path."""
     return _SPECIAL.sub(r"\\\1", uri)

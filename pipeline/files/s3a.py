@@ -1,4 +1,4 @@
-"""How this session's Spark reaches S3-compatible stores (`fs.s3a.*`), for code that goes there with its own client."""
+"""The session's settings for S3-compatible stores (`fs.s3a.*`), for code with another client than Spark's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from duemq.storage.object_store import ObjectStore
 
 
 def store_of(spark: SparkSession, bucket: str) -> ObjectStore:
-    """As the settings `spark.hadoop.fs.s3a.*` say, those of the bucket before those of all. What they do not say is for
-    the variables, profiles and roles of AWS on each machine."""
+    """The settings `spark.hadoop.fs.s3a.*`; those of the bucket win. Clients take missing ones from the AWS variables,
+    profiles and roles of each machine."""
 
     def setting(name: str) -> str:
         of_all = spark.conf.get(f"spark.hadoop.fs.s3a.{name}", "")

@@ -1,7 +1,7 @@
-"""How a folder or file that Spark reads or writes is named: one URI, the same for the driver and every executor.
+"""Names of folders and files as URIs that are the same for the driver and every executor.
 
-Spark puts a path without a scheme below the cluster's default file system, where nobody looks for what a command with
-`--out reports` wrote. So a path is one of this machine here, and everything else is a URI.
+Spark resolves a path without a scheme on the cluster's default file system, where users would not look for the output
+of `--out reports`. Here it is a path of this machine.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NOT_THERE: Final = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 
 
 def uri_of(place: str | Path) -> str:
-    """The URI of a folder or file, as Hadoop reads it: nothing in it is quoted.
+    """The URI of a folder or file, unquoted as Hadoop wants it.
 
-    A path without a scheme is one of this machine: `reports` becomes `file:///home/me/reports`. A URI of a known scheme
-    passes. Raises BadInput for others, for a `file:` URI that names a host, and for an empty text.
+    A path without a scheme is on this machine: `reports` becomes `file:///home/me/reports`. Raises BadInput for an
+    unknown scheme, a `file:` URI with a host, and an empty text.
     """
     text = str(place)
     if not text:
@@ -39,7 +39,7 @@ def uri_of(place: str | Path) -> str:
         return f"file://{os.path.abspath(text)}"
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme not in SCHEMES:
-        raise BadInput(f"{text}: nothing here knows the scheme {match[1]}:; known are {', '.join(SCHEMES)}")
+        raise BadInput(f"{text}: the scheme {match[1]}: is unknown; known are {', '.join(SCHEMES)}")
     if scheme == "file":
         if rest.startswith("//") and not rest.startswith("///"):
             raise BadInput(f"{text}: a file: URI has three slashes and no host, such as file:///data/ids")
@@ -47,8 +47,7 @@ def uri_of(place: str | Path) -> str:
 
 
 def pattern_of(place: str | Path) -> str:
-    """As `uri_of`, of what is read: that may be a pattern, such as `dump/*.csv`. The folder of this process is none,
-    whatever characters its name has."""
+    """As `uri_of`, for reading: the path may be a pattern, such as `dump/*.csv`. The current folder is escaped."""
     text = str(place)
     if not text or os.path.isabs(text) or _SCHEME.match(text):
         return uri_of(text)
@@ -56,46 +55,46 @@ def pattern_of(place: str | Path) -> str:
 
 
 def scheme_of(uri: str) -> str:
-    """Of what `uri_of` gives."""
+    """The scheme of a URI from `uri_of`."""
     return uri.partition(":")[0]
 
 
 def local_path(uri: str) -> Path | None:
-    """The path of a `file:` URI that `uri_of` gave; None for one on another file system."""
+    """The path of a `file:` URI from `uri_of`; None for another file system."""
     return Path(f"/{uri.removeprefix('file:').lstrip('/')}") if scheme_of(uri) == "file" else None
 
 
 def below(uri: str, name: str) -> str:
-    """The URI of what is called `name` in a folder."""
+    """The URI of `name` in a folder."""
     return f"{uri.rstrip('/')}/{name}"
 
 
 def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
-    """The file system of a URI and the path there, as objects of Hadoop, with the settings and logins that Spark has.
-    Not in a Connect session, which has no Java. Methods of both raise Py4JJavaError."""
+    """Hadoop's objects for the file system of a URI and the path, with Spark's settings and logins. Not in a Connect
+    session. Methods of both raise Py4JJavaError."""
     java: Any = spark._jvm
     path = java.org.apache.hadoop.fs.Path(uri)
     return path.getFileSystem(spark._jsc.hadoopConfiguration()), path
 
 
 def destination(spark: SparkSession, place: str | Path, option: str, *, new: bool = False) -> str:
-    """The URI of a folder that Spark is to write to. To be called before the work whose outcome goes there.
+    """The URI of a folder for Spark's output. Call it before the work starts.
 
-    `option`: what named it, for the sentence. `new`: nothing may be there; else the folder need not exist. Raises
-    BadInput as `uri_of`, and where Spark does not know the file system, or that refuses.
+    `option`: the option that named it, for the sentence. `new`: the folder must not exist. Raises BadInput as `uri_of`,
+    and if Spark cannot reach the file system.
     """
     try:
         uri = uri_of(place)
     except BadInput as error:
         raise BadInput(f"{option} {error}") from error
     if _exists(spark, uri, option) and new:
-        raise BadInput(f"{option} {uri}: there is something already: remove it, or name another folder")
+        raise BadInput(f"{option} {uri}: exists already: remove it, or name another folder")
     return uri
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """What Spark says of a table or files that cannot be read, as BadInput in a sentence."""
+    """Raise Spark's errors for a table or files that cannot be read as BadInput."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -103,9 +102,9 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _exists(spark: SparkSession, uri: str, option: str) -> bool:
-    """Whether there is a folder or file, however it is called."""
+    """Whether a folder or file exists."""
     try:
-        spark.read.format("binaryFile").load(exact(uri)).schema  # noqa: B018  Connect looks only where it is asked
+        spark.read.format("binaryFile").load(exact(uri)).schema  # noqa: B018  Connect only checks on request
     except (PySparkException, Py4JJavaError) as error:
         if isinstance(error, PySparkException) and error.getCondition() in _NOT_THERE:
             return False
@@ -114,7 +113,7 @@ def _exists(spark: SparkSession, uri: str, option: str) -> bool:
 
 
 def _why(error: PySparkException | Py4JJavaError) -> str:
-    """The line that says what it was; of an error of Spark itself that is the first one."""
+    """The line of the cause; for an error with a condition of Spark's, the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, PySparkException) and error.getCondition() is not None and lines:
         return lines[0].partition(" SQLSTATE:")[0].rstrip(".")

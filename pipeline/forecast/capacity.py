@@ -1,4 +1,4 @@
-"""How many messages a second a machine delivers: as told, or as measured."""
+"""How many messages a second a machine delivers: given, or measured."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ import orjson
 
 from duemq.pipeline.errors import BadInput
 
-MEASURED: Final = 10_000.0  # docs/explain/benchmarks.md, Steady: the rate that was asked for and held
+MEASURED: Final = 10_000.0  # docs/explain/benchmarks.md, Steady
 
 
 class Capacity(NamedTuple):
-    """`source`: where the figure is from, in words."""
+    """`source`: the origin of the figure, for a sentence."""
 
     per_second: float
     source: str
 
 
 def capacity_of(text: str | None) -> Capacity:
-    """A number, the path of what `duemq bench steady --json FILE` wrote, or None for what docs/explain/benchmarks.md
-    says.
-
-    Raises BadInput.
-    """
+    """The capacity in a number, or in a file of `duemq bench steady --json FILE`; None takes that of
+    docs/explain/benchmarks.md. Raises BadInput."""
     if text is None:
         return Capacity(MEASURED, "the steady figure of docs/explain/benchmarks.md, two cores")
     try:

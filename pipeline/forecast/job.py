@@ -25,8 +25,8 @@ from duemq.pipeline.forecast.read import PendingMessages
 from duemq.pipeline.spark.progress import Teller, step
 
 OTHERS: Final = "(others)"
-LATE_MS: Final = 1_000  # what a queue followed by the second can tell
-_LISTED: Final = 100  # late minutes that are told; all of them are in the table
+LATE_MS: Final = 1_000  # the model's resolution
+_LISTED: Final = 100  # late minutes in the result; the table has all
 _NAMED: Final = 6  # topics in the plot
 _BARS: Final = 240
 _STEPS_MS: Final = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1_440))
@@ -52,7 +52,7 @@ class HotSecond:
 
 @dataclass(frozen=True, slots=True)
 class LateMinute:
-    """`over`: more is due in it than a minute delivers; else it is late because of a hot second, or of those before."""
+    """`over`: more is due than a minute delivers; else it is late because of a hot second, or earlier minutes."""
 
     minute_ms: int
     messages: int
@@ -64,7 +64,7 @@ class LateMinute:
 
 @dataclass(frozen=True, slots=True)
 class SizeBar:
-    """A bar of the plot: `messages` by topic, the fullest second in it, and how late its messages become at most."""
+    """A bar of the plot: `messages` by topic, its fullest second, and the latest delivery."""
 
     at_ms: int
     messages: dict[str, int]
@@ -74,7 +74,7 @@ class SizeBar:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`pending` = `counted` + `beyond` the end; of those counted `overdue` were due before the start.
+    """`pending` = `counted` + `beyond` the end; `overdue` of `counted` were due before the start.
 
     `late`: the first of `late_minutes` minutes above capacity or late. `bars` are `step_ms` wide.
     """
@@ -115,7 +115,7 @@ def forecast(
     """Count the messages due from `from_ms` until `until_ms`, name the `hot` fullest seconds, and write tables below
     `into`, a path of this machine or a URI.
 
-    The tables are load_by_minute, hot_seconds and backlog (Parquet); tables that are there are replaced.
+    The tables are load_by_minute, hot_seconds and backlog (Parquet); existing ones are replaced.
     """
     spark = pending.rows.sparkSession
     rows = within(pending.rows, from_ms, until_ms)
@@ -169,7 +169,7 @@ def _hot(row: Row) -> HotSecond:
 def _bars(
     by_minute: DataFrame, by_the_minute: DataFrame, from_ms: int, until_ms: int, named: Sequence[str]
 ) -> tuple[int, tuple[SizeBar, ...]]:
-    """The width of a bar, and those with messages in them; they end with the last of the messages."""
+    """The width of a bar, and the bars with messages."""
     (last,) = by_minute.agg(F.max("minute_ms").alias("minute_ms")).collect()
     if last.minute_ms is None:
         return MINUTE_MS, ()

@@ -1,4 +1,4 @@
-"""A forecast as one HTML file that needs nothing else: a summary, two or three plots, the tables."""
+"""A forecast as one self-contained HTML file: a summary, two or three plots, the tables."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _plots(done: Forecast) -> Iterator[tuple[str, Html]]:
 
 
 def _colours(bars: Sequence[SizeBar]) -> dict[str, str]:
-    """The topics of the plot, largest first and the others last."""
+    """The colours of the topics in the plot, largest first and the others last."""
     totals: dict[str, int] = {}
     for bar in bars:
         for topic, messages in bar.messages.items():

@@ -39,9 +39,9 @@ Scan = Callable[[int, Path], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class PendingMessages:
-    """All that waits. `rows`: shard, topic, second_ms, messages, in Spark's cache.
+    """The pending messages. `rows`: shard, topic, second_ms, messages, in Spark's cache.
 
-    `as_of_ms`: when the backup was begun, or when the last cycle of a stopped server was; 0 if there was none.
+    `as_of_ms`: the start of the backup, or the last cycle of a stopped server; 0 if there was none.
     """
 
     folder: Path
@@ -58,8 +58,8 @@ class PendingMessages:
 def pending(spark: SparkSession, folder: Path) -> Iterator[PendingMessages]:
     """The pending messages of a folder: a backup, the newest of a folder of backups, or the data of a stopped server.
 
-    The folder has to be there for all executors. Raises BadInput for a folder that is neither, or that a running server
-    holds; JobFailed where fewer or more messages are read than the stores say they have.
+    All executors must see the folder. Raises BadInput for another kind of folder, or one that a running server holds;
+    JobFailed if another number of messages is read than the stores have.
     """
     place = find(folder)
     with _folder_lock(place):
@@ -145,7 +145,7 @@ def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
             place = F.col("_metadata.file_path")
             offset = F.col("offset") if sealed else F.regexp_extract(place, _PLACE, 2).cast("bigint")
             row = F.col("row").cast("bigint") if sealed else F.col("_metadata.row_index")
-            # With the columns told, Spark reads no footer before the tasks do.
+            # With a schema, Spark does not read footers on the driver.
             files = spark.read.schema(_SEALED if sealed else _IMPORTED).option(_VERIFY, "true").parquet(*some)
             frames.append(files.select(
                 F.regexp_extract(place, _PLACE, 1).cast("int").alias("shard"),
@@ -155,7 +155,7 @@ def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
 
 
 def _scan(spark: SparkSession, shards: Sequence[StoreFiles], scan: Scan, schema: pa.Schema) -> DataFrame:
-    """What `scan` finds in each store, a task per shard."""
+    """The batches of `scan` for each store, a task per shard."""
 
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -168,13 +168,13 @@ def _scan(spark: SparkSession, shards: Sequence[StoreFiles], scan: Scan, schema:
 
 
 def _compare(rows: DataFrame, shards: Sequence[StoreFiles]) -> None:
-    """Every message is counted, and once: the stores know how many there are."""
+    """Raise JobFailed if another number of messages was read than the stores have."""
     sums = rows.groupBy("shard").agg(F.sum("messages").alias("messages")).collect()
     counts = {row.shard: row.messages for row in sums}
     for shard in shards:
         if (number := counts.get(shard.shard, 0)) != shard.pending:
             raise JobFailed(
-                f"{shard.path}: {number:,} messages were read, and its store says {shard.pending:,}: it is damaged. "
+                f"{shard.path}: {number:,} messages were read, but its store has {shard.pending:,}: it is damaged. "
                 "Read another backup"
             )
 

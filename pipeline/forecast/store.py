@@ -1,7 +1,6 @@
-"""What the store of a shard at rest says is pending: its own rows counted, and which rows of its delay files are not.
+"""Reads the store of a shard at rest: the number of pending rows, and the rows of delay files that are not pending.
 
-A store is opened to be read only, so that a backup stays as it is; its files have to be readable where these functions
-run, which is on Spark's executors but for `describe`.
+Stores are opened read-only, so that a backup stays unchanged. All functions except `describe` run on Spark's executors.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Columns = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """A shard at rest. `pending`: how many messages it says are pending as of `at` (epoch ms, 0: it never had any).
+    """A shard at rest. `pending`: its number of pending messages at `at` (epoch ms, 0: it never had any).
 
     `files`: its delay files. `dropped`: whether rows of them are not pending any more, or are in RocksDB as well.
     """
@@ -95,7 +94,7 @@ def count(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def not_in_files(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
-    """The keys of rows in delay files that are not to be counted there, as `KEYS`; some come twice.
+    """The keys of rows in delay files that must not be counted, as `KEYS`; some come twice.
 
     They were cancelled, moved or died, or are in RocksDB already because their window is being loaded.
     """
@@ -119,7 +118,7 @@ def _opened(path: Path) -> Iterator[Any]:
         if not (path / "CURRENT").is_file():
             raise CorruptStore(f"{path} is no store: it has no file CURRENT")
         options = Options(raw_mode=True)
-        options.set_db_log_dir(logs)  # RocksDB writes one even to read, and a backup must stay as it is
+        options.set_db_log_dir(logs)  # RocksDB writes a log even for reading, and a backup must not change
         database = Rdict(str(path), options, access_type=AccessType.read_only())
         try:
             yield database
@@ -139,7 +138,7 @@ def _loading(database: Any) -> set[int]:
 
 
 def _dropped_while_loading(database: Any) -> frozenset[bytes]:
-    """Keys whose rows may be in RocksDB although they are not pending: a load brings back old rows."""
+    """Keys of rows that may be in RocksDB although they are not pending: a load brings back old rows."""
     return frozenset(
         key[1:]
         for window in _loading(database)
@@ -170,7 +169,7 @@ def _parts(
         while rows.valid() and (key := rows.key()) < last:
             yield key, rows.value()
             rows.next()
-        rows.status()  # a damaged block ends an iteration without a word
+        rows.status()  # a damaged block ends the iteration silently
 
     pairs = each()
     while part := list(islice(pairs, _PART)):

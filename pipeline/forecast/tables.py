@@ -24,12 +24,12 @@ def moment(ms: int) -> str:
 
 
 def at(ms: int) -> str:
-    """The same, where nothing beside it says that it is UTC."""
+    """A `moment` with its zone."""
     return f"{moment(ms)} UTC"
 
 
 def duration(ms: int) -> str:
-    """A length of time, in two units at most."""
+    """A length of time, in at most two units."""
     if ms < 60_000:
         return f"{ms / 1_000:.1f} s" if ms else "0"
     minutes, seconds = divmod(ms // 1_000, 60)
@@ -40,7 +40,7 @@ def duration(ms: int) -> str:
 
 
 def sentences(done: Forecast) -> Iterator[str]:
-    """The summary of a forecast: the first sentence answers, the others give its basis."""
+    """The summary of a forecast: the result, then its basis."""
     capacity = f"{done.capacity.per_second:,.0f} messages/s ({done.capacity.source})"
     if not done.counted:
         yield f"Nothing is due until {at(done.until_ms)}."

@@ -1,7 +1,7 @@
-"""The rows of the history, made of the frames of `pipeline/logs/logs.py`. Times are epoch ms in `bigint` columns.
+"""Makes the rows of the history from the frames of `pipeline/logs/logs.py`. Times are epoch ms in `bigint` columns.
 
-A message is known by the key it was first placed under, which its id says: shard, first_due_ms, first_offset,
-first_row. Only records that duemq delivered say the id itself; the ledger says keys.
+A message is identified by its first key, which is a part of its id: shard, first_due_ms, first_offset, first_row. Only
+delivered records have the id itself; the ledger has keys.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ OUTCOMES: Final = (
 )
 _DAY_MS: Final = 86_400_000
 _WON: Final = {"cancel": "cancelled", "move": "moved", "deliver_now": "sent_now", "redrive": "redriven"}
-# Answers that are no outcome of a message: plain acceptance, and what dead letters and imports say themselves.
+# These answers are no outcomes: messages were accepted, or the dead letters and imports tell more.
 _NO_OUTCOME: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.FILE_PENDING, Answer.FILE_DUPLICATE)
 
 
 def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame:
-    """The deliveries among records of any topics, as `DELIVERIES`: what has a header duemq-id, but no dead letters.
-    `dead_letters`: the topic that has those."""
+    """The deliveries among records of any topics, as `DELIVERIES`: records with a header duemq-id, except those of the
+    topic `dead_letters`."""
     delivered_ms = F.unix_millis("timestamp")
     named = (
         records.where(~F.col("topic").isin(LEDGER, dead_letters))
@@ -51,7 +51,7 @@ def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame
 
 
 def answered(entries: DataFrame) -> DataFrame:
-    """The answers of the ledger that are about a message: shard, command (its offset), answer, at_ms, ledger_offset."""
+    """The answers in the ledger that are about messages: shard, command (its offset), answer, at_ms, ledger_offset."""
     each = entries.select("shard", "at", "ledger_offset", F.explode("answers").alias("one"))
     return each.where(~F.col("one.answer").isin([int(one) for one in _NO_OUTCOME])).select(
         "shard", F.col("one.offset").alias("command"), F.col("one.answer").alias("answer"),
@@ -60,9 +60,8 @@ def answered(entries: DataFrame) -> DataFrame:
 
 
 def summary(entries: DataFrame) -> DataFrame:
-    """What entries (`logs.entries`) tell of, per shard: answers (those that `answered` gives), first and last (the
-    commands they answer), imported (files), wrong (records that are no entries), wrong_at and problem (of one of them).
-    """
+    """A summary of entries (`logs.entries`) per shard: answers (as in `answered`), first and last (the answered
+    commands), imported (files), wrong (records that are no entries), wrong_at and problem (of one of them)."""
     answers = F.filter("answers", lambda one: ~one["answer"].isin([int(answer) for answer in _NO_OUTCOME]))
     commands = F.transform(answers, lambda one: one["offset"])
     wrong = F.col("problem").isNotNull()
@@ -82,10 +81,10 @@ def summary(entries: DataFrame) -> DataFrame:
 
 
 def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
-    """The outcomes that answers speak of, as `OUTCOMES`, given the commands they are answers to (`logs.commands`).
+    """The outcomes of answered `commands` (`logs.commands`), as `OUTCOMES`.
 
-    What won has the outcomes cancelled, moved, sent_now and redriven; what came too late, or of no message, is
-    too_late, with the answer; of names that were taken, duplicate and conflict. A command that the buffer topic no
+    A change that won is cancelled, moved, sent_now or redriven; one that came too late, or names no message, is
+    too_late, with the answer. A name that was used before is duplicate or conflict. A command that the buffer topic no
     longer has is unknown_command.
     """
     command_rows = commands.select(
@@ -110,7 +109,7 @@ def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
 
 
 def died(dead_letters: DataFrame) -> DataFrame:
-    """The outcomes that dead letters tell, as `OUTCOMES`: dead, or malformed for a record that was never a message."""
+    """The outcomes of dead letters, as `OUTCOMES`: dead, or malformed for a record that was never a message."""
     return _outcomes(
         dead_letters.select(
             F.col("at").alias("at_ms"), "id", "shard", F.col("first_due").alias("first_due_ms"), "first_offset",
@@ -123,7 +122,7 @@ def died(dead_letters: DataFrame) -> DataFrame:
 
 
 def imported(entries: DataFrame) -> DataFrame:
-    """The files that were imported or refused, as `OUTCOMES`: `messages` says how many they hold, `command` which."""
+    """Imported and refused files, as `OUTCOMES`: `messages` is their number of messages, `command` their command."""
     each = entries.select("shard", "at", "ledger_offset", F.explode("imported").alias("one"))
     return _outcomes(
         each.select(
@@ -136,7 +135,7 @@ def imported(entries: DataFrame) -> DataFrame:
 
 
 def _outcomes(rows: DataFrame) -> DataFrame:
-    """The rows with all columns of `OUTCOMES`, null where an outcome has none."""
+    """The rows with all columns of `OUTCOMES`; missing ones are null."""
     rows = rows.withColumn("date", _date(F.col("at_ms")))
     fields = [field.split() for field in OUTCOMES.split(", ")]
     return rows.select(
@@ -145,6 +144,6 @@ def _outcomes(rows: DataFrame) -> DataFrame:
 
 
 def _date(ms: Column) -> Column:
-    """The day in UTC, whatever zone the session has: as a timestamp it would be a day of that zone."""
+    """The day in UTC. A cast from a timestamp would give the day in the session's zone."""
     days = F.call_function("div", ms - F.pmod(ms, F.lit(_DAY_MS)), F.lit(_DAY_MS))
     return F.date_from_unix_date(days.cast("int")).alias("date")

@@ -1,4 +1,4 @@
-"""The streaming job that fills the history: Spark's Kafka source, its checkpoint, and a table with each batch once."""
+"""The streaming job that fills the history: Spark's Kafka source and checkpoint, and a table with each batch once."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _GRACE_S, _LOOK_S, _TRIGGER_S = 60.0, 0.2, 10.0
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """`topics`: a regular expression for whole names of target topics, those to come as well; None for all but dead
-    letters of groups and destinations (`dlq.*`), which a purge trims; `ALL` for these, too. `most`: records in a batch;
-    None for no limit. `dead_letters`: the topic of that name in duemq's settings (`topics.dead_letter`)."""
+    """`topics`: a regular expression for whole names of target topics, present and future; None for all except dead
+    letters of groups and destinations (`dlq.*`), which a purge trims; `ALL` includes them. `most`: records in a batch;
+    None for no limit. `dead_letters`: duemq's setting `topics.dead_letter`."""
 
     kafka: Kafka
     topics: str | None = None
@@ -45,14 +45,14 @@ class LogSource:
 
     @property
     def options(self) -> dict[str, str | None]:
-        """What decides which rows a history has."""
+        """The options that decide which rows a history has."""
         prefix = options_of(self.kafka).names.prefix
         return {"topics": self.topics, "dead_letters": self.dead_letters, "prefix": prefix}
 
 
 def pattern(source: LogSource) -> str:
-    """What Spark subscribes to: the ledger, the dead letters and these target topics, never another topic of duemq, of
-    another cluster, or of Kafka itself. Spark looks for it anywhere in a name, so it is anchored."""
+    """A pattern for the ledger, the dead letters and these target topics, and for no other topic of duemq, of another
+    cluster, or of Kafka itself. It is anchored, because Spark searches for it anywhere in a name."""
     names, topics = options_of(source.kafka).names, source.topics
     leads, targets = {None: (r"(?:retry\.)?", r"(?!dlq\.).*"), ALL: (r"(?:retry\.|dlq\.)?", ".*")}.get(
         topics, ("", topics)
@@ -78,10 +78,10 @@ def subscription(spark: SparkSession, source: LogSource) -> Any:
 
 
 def records(spark: SparkSession, source: LogSource, every_s: float | None = None) -> DataFrame:
-    """The committed records of the topics, each once; of topics that appear later from their first one on.
+    """The committed records of the topics, each once; later topics are read from their first record.
 
-    `every_s`: how long a batch waits for `source.most` records; None for not at all. Raises
-    BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
+    `every_s`: how long a batch waits for `source.most` records; None: not at all. Raises BadInput. If retention dropped
+    unread records, the job fails.
     """
     options = reading(source.kafka) | {
         "subscribePattern": subscription(spark, source).pattern(),
@@ -98,14 +98,14 @@ def records(spark: SparkSession, source: LogSource, every_s: float | None = None
 
 
 class HistoryWriter:
-    """What is done with each batch. `add` may be called again with a batch, and then writes what is missing of it."""
+    """Writes each batch to the table. If `add` is called again with a batch, it writes the missing part."""
 
     def __init__(self, table: HistoryTable, source: LogSource, teller: Teller) -> None:
         self._table, self._source, self._teller = table, source, teller
         self.batches = self.deliveries = self.outcomes = 0
         self.at_work = threading.Event()
         self.failed: Exception | None = None
-        """Why the last batch was not written: Spark tells it wrapped in traces of two languages."""
+        """Why the last batch failed; Spark would wrap it in traces of two languages."""
 
     def add(self, batch: DataFrame, number: int) -> None:
         self.at_work.set()
@@ -121,7 +121,7 @@ class HistoryWriter:
             self.at_work.clear()
 
     def _write(self, batch: DataFrame, number: int, missing: Sequence[str]) -> None:
-        """The kinds of rows that are missing of a batch. Kafka is read once, ledger entries are decoded once."""
+        """Write the missing kinds of rows of a batch. Kafka is read once, ledger entries are decoded once."""
         batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
         entries = logs.entries(batch.where(F.col("topic") == logs.LEDGER)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -147,7 +147,7 @@ class HistoryWriter:
         if wrong := [shard for shard in shards if shard.wrong]:
             shown = "; ".join(f"partition {one.shard}, offset {one.wrong_at}: {one.problem}" for one in wrong[:3])
             count = sum(one.wrong for one in wrong)
-            self._teller.says(f"{logs.LEDGER} has {count:,} records that are no entries, and tell nothing: {shown}")
+            self._teller.says(f"{logs.LEDGER} has {count:,} records that are no entries; they are skipped: {shown}")
 
     def _outcomes(self, entries: DataFrame, letters: DataFrame, shards: Sequence[Row]) -> DataFrame:
         sound = entries.where("problem is null")
@@ -157,7 +157,7 @@ class HistoryWriter:
         return outcomes if commands is None else outcomes.unionByName(rows.changed(rows.answered(sound), commands))
 
     def _commands(self, spark: SparkSession, bounds: Mapping[int, tuple[int, int]]) -> DataFrame | None:
-        """The commands that were answered: of each shard those from the first to the last of them."""
+        """The commands of each shard from the first answered one to the last."""
         if not bounds:
             return None
         buffer = Logs(self._source.kafka).ranges([logs.BUFFER])[logs.BUFFER]
@@ -170,7 +170,7 @@ class HistoryWriter:
 
 
 def _counts(delivered: DataFrame, letters: DataFrame, entries: DataFrame) -> DataFrame:
-    """How many rows a batch has: what (deliveries, letters, entries), messages; of entries shard (`rows.summary`)."""
+    """The rows of a batch: what (deliveries, letters, entries), messages, and for entries shard (`rows.summary`)."""
     shards = rows.summary(entries).select(F.lit("entries").alias("what"), F.struct("*").alias("shard"))
     frame = shards.select("what", F.lit(0).cast("bigint").alias("messages"), "shard")
     nothing = F.lit(None).cast(frame.schema["shard"].dataType).alias("shard")
@@ -184,12 +184,10 @@ def run(
     spark: SparkSession, table: HistoryTable, source: LogSource, teller: Teller, stop: threading.Event,
     *, once: bool, every_s: float = 600.0,
 ) -> HistoryWriter:  # fmt: skip
-    """Fill the table until `stop` is set; with `once` up to what the topics hold now. What was done, in the end.
+    """Fill the table until `stop` is set; with `once` up to the present ends of the topics. Returns the writer.
 
-    A batch has `source.most` records, or what is there `every_s` after the last one: each makes a file per table.
-
-    A batch that is under way when it is to stop is finished. Raises JobFailed, or Unavailable; the job can be run
-    again then.
+    A batch has `source.most` records, or those that arrived within `every_s`; it makes a file per table. A stop waits
+    for the current batch. After JobFailed or Unavailable the job can be run again.
     """
     topics = subscription(spark, source)
     table.begin(source.options)
@@ -216,7 +214,7 @@ def run(
 
 
 def _end(query: StreamingQuery, writer: HistoryWriter) -> None:
-    """Stop between two batches if that comes soon: a batch that is cut short is only run again."""
+    """Stop, if possible between two batches: an interrupted batch is repeated by the next run."""
     deadline = time.monotonic() + _GRACE_S
     while query.isActive and writer.at_work.is_set() and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -231,7 +229,7 @@ def _reason(error: Exception) -> str:
     text, sentence = str(error), sentence_of(error)
     if "failOnDataLoss" in text or "data may have been lost" in text or "may have been missed" in text:
         return (
-            "Kafka has dropped records that were not read yet (retention, or a topic that was deleted or made anew): "
+            "Kafka has dropped unread records (by retention, or because a topic was deleted or recreated): "
             f"see docs/guides/pipeline/history.md, What stops it. {sentence}"
         )
     return sentence

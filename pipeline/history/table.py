@@ -1,8 +1,8 @@
 """The table of the history: two tables below a folder, in one of several formats, and the checkpoint of their job.
 
-deliveries/, outcomes/     as the format lays them out (`formats/`)
-_checkpoint/            Spark's: up to where the topics were read
-_options.json           the options that decide which rows there are
+deliveries/, outcomes/  in the layout of the format (`formats/`)
+_checkpoint/            Spark's: the next offsets of the topics
+_options.json           the options that decide which rows the tables have
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FORMATS: Final[Mapping[str, Callable[[SparkSession, str, Failpoint], Format]]] =
     "iceberg": iceberg,
 }
 _MARKS: Final = {"delta": "_delta_log", "iceberg": "metadata"}
-"""The folder in a table that says its format."""
+"""A folder that only tables of this format have."""
 
 
 class HistoryTable:
     """A table below `path`, a folder of this machine or a URI. One job at a time may write to it.
 
-    `format`: one of `FORMATS`; None for the one that the table has, or parquet for a new one. Raises BadInput where the
-    table is in another format, or Spark does not have what the format needs.
+    `format`: one of `FORMATS`; None for that of the existing table, or parquet. Raises BadInput if the table has
+    another format, or Spark lacks the format's package.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class HistoryTable:
         try:
             java: Any = spark._jvm
         except PySparkAttributeError as error:
-            raise BadInput("a history needs a session with a Java of its own: Spark Connect has none") from error
+            raise BadInput("a history needs a classic session: Spark Connect has no Java on this machine") from error
         self._spark, self._java = spark, java
         self.path = uri_of(path.rstrip("/") or "/")
         try:
@@ -79,48 +79,51 @@ class HistoryTable:
         return f"{self.path}/{CHECKPOINT}"
 
     def read(self, kind: str) -> DataFrame:
-        """All rows, as `SCHEMAS` says. `kind`: deliveries or outcomes. Raises BadInput where there is no such table."""
-        if not self._files.exists(self._at(kind)):
-            raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
+        """All rows, as in `SCHEMAS`. `kind`: deliveries or outcomes. Raises BadInput if the table does not exist."""
+        self._need(kind)
         return self._tables.read(kind)
 
+    def _need(self, kind: str) -> None:
+        if not self._files.exists(self._at(kind)):
+            raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
+
     def begin(self, options: Mapping[str, str | None] = MappingProxyType({})) -> None:
-        """Before a job goes on: make what is missing, remove what a crash left, and refuse a table whose checkpoint is
-        gone, or that was begun with other `options`. Raises BadInput, JobFailed."""
+        """Prepare the table for a job: create its folders and remove leftovers of a crash. Raises JobFailed if the
+        checkpoint is gone, BadInput if the table was begun with other `options`."""
         started = self._files.exists(self._at(CHECKPOINT, "metadata"))
         if not started and self._present() and not self._tables.is_empty():
             raise JobFailed(
-                f"{self.path} has batches, but no {CHECKPOINT}, so nobody knows up to where the topics were read: "
+                f"{self.path} has batches, but no {CHECKPOINT}, so the offsets to continue from are unknown: "
                 "restore it, or begin a new table beside this one"
             )
-        # A table that has read nothing yet takes any.
+        # Options may change until the first batch.
         first = json.loads(self._text(_OPTIONS) or "null") if self._last_offsets() else None
         if first is not None and (other := [name for name in options if first.get(name) != options[name]]):
             changes = "; ".join(
                 f"{name}: {first.get(name) or 'default'}, now {options[name] or 'default'}" for name in other
             )
-            raise BadInput(f"{self.path} was begun otherwise ({changes}): give the same again, or begin a new table")
+            raise BadInput(f"{self.path} was begun with other options ({changes}): use those, or begin a new table")
         self._tables.make()
         if first is None and options:
             self._write(json.dumps(dict(options)), _OPTIONS)
 
     def offsets(self) -> Mapping[str, Mapping[str, int]]:
-        """Up to where the topics were read, by their names on the brokers and the partitions."""
+        """The next offset of each partition, by the topic's name on the brokers."""
         numbers = self._last_offsets()
         return self._offsets(numbers[-1])[1] if numbers else {}
 
     def leave(self, topics: Collection[str]) -> None:
-        """Remove topics from the checkpoint: Spark fails at the start if it does not subscribe to one of them.
+        """Remove topics from the checkpoint: Spark does not start if it has topics outside its subscription.
 
         Earlier releases read most of duemq's own topics, and topics whose names only contain the pattern.
         """
-        for number in self._last_offsets():  # of an interrupted batch the end, and of the one before it its start
+        for number in self._last_offsets():  # the start and the end of a batch that was interrupted
             head, offsets = self._offsets(number)
             if left := {topic: at for topic, at in offsets.items() if topic not in topics}:
                 self._replace("\n".join((*head, json.dumps(left, separators=(",", ":")))), *_OFFSETS, number)
 
     def _last_offsets(self) -> list[str]:
-        """The names of the last two files of offsets, one per batch."""
+        """The names of the last two files of offsets; each batch has one."""
         if not self._files.exists(self._at(*_OFFSETS)):
             return []
         names = (status.getPath().getName() for status in self._files.listStatus(self._at(*_OFFSETS)))
@@ -149,7 +152,7 @@ class HistoryTable:
             stream.close()
 
     def _replace(self, text: str, *parts: str) -> None:
-        """Write a file that is there, as a whole or not at all."""
+        """Replace a file atomically."""
         half = f".{parts[-1]}.new"
         self._write(text, *parts[:-1], half)
         gateway = self._spark.sparkContext._gateway
@@ -163,18 +166,14 @@ class HistoryTable:
         context.rename(self._at(*parts[:-1], half), new, options)
 
     def has(self, kind: str, number: int) -> bool:
-        """Whether a batch is in the table."""
+        """Whether the table has a batch."""
         return self._tables.has(kind, number)
 
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
-        """Write a batch, unless it is there."""
+        """Write a batch, unless the table has it."""
         self._tables.add(kind, number, rows)
 
     def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
-        """Join small files of a kind to larger ones of so many bytes at most; how many became how many.
-
-        A job may be adding batches meanwhile, but nobody else may be compacting.
-        """
-        if not self._files.exists(self._at(kind)):
-            raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
+        """See `Format.compact`. Raises BadInput if the table does not exist."""
+        self._need(kind)
         return self._tables.compact(kind, below_bytes)

@@ -1,6 +1,6 @@
-"""Records that Python has to read, in Arrow batches: the functions that `logs.py` gives to `mapInArrow`.
+"""Reads ledger entries and records of plain clients in Arrow batches, for `mapInArrow` in `logs.py`.
 
-These are entries of the ledger and records of plain clients. Spark reads all others itself (`envelopes.py`).
+Spark reads all other records itself (`envelopes.py`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ DEAD_LETTERS: Final = (
 
 
 def plain(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """What plain Kafka clients say in headers, record by record. `shard`, `offset`, `at`, `said` (key and headers as
-    JSON without nulls, bytes as base64, and `is_null` if the value is null), `content`."""
+    """Read the headers of plain Kafka clients, record by record. Takes `shard`, `offset`, `at`, `said` (key and headers
+    as JSON without nulls, bytes as base64, and `is_null` if the value is null), `content`."""
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in (field.split() for field in PLAIN.split(", "))])
     for batch in batches:
         rows = []
@@ -79,7 +79,8 @@ _ARROW: Final = {
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """What Kafka's clients choose the partition of a keyed record by: murmur2, made positive. Null for no key."""
+    """The hashes from which Kafka's clients compute the partition of a keyed record: positive murmur2. Null without a
+    key."""
     encoded = keys.dictionary_encode()  # most topics have far fewer keys than records
     hashes = [murmurhash2(key, _KAFKA_SEED) & 0x7FFF_FFFF for key in encoded.dictionary.to_pylist()]
     return pa.array(hashes, pa.int32()).take(encoded.indices)
@@ -112,7 +113,7 @@ _NEVER_IN_PLAIN: Final = {"deferred": _DEFERRED, "imported": _IMPORTED}
 
 
 def entries(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """`shard`, `ledger_offset`, `written`, `value`."""
+    """Read entries of the ledger. Takes `shard`, `ledger_offset`, `written`, `value`."""
     for batch in batches:
         plain = ledger_columns.is_plain(batch["value"])
         if (read := _plain_entries(batch.filter(plain))) is not None:
@@ -128,7 +129,7 @@ def entries(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _plain_entries(batch: pa.RecordBatch) -> pa.RecordBatch | None:
-    """Nearly all entries; None if one of these is not as the server writes it."""
+    """Read plain entries, which nearly all are; None if one of them has another form than the server's."""
     read = ledger_columns.columns(batch["value"]) if batch.num_rows else None
     if read is None:
         return None
@@ -142,7 +143,7 @@ def _plain_entries(batch: pa.RecordBatch) -> pa.RecordBatch | None:
 
 
 def _answers(answers: list[Any]) -> pa.Array:
-    """Answers of many entries, without an object for each."""
+    """The answers of many entries, without a Python object for each."""
     sizes = np.fromiter((len(one or ()) for one in answers), np.int32, len(answers))
     total = int(sizes.sum())
     offsets = np.fromiter((offset for one in answers for offset in one or ()), np.int64, total)
@@ -153,7 +154,7 @@ def _answers(answers: list[Any]) -> pa.Array:
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
-    """The row of an entry; None for a barrier, which tells nothing of messages."""
+    """The row of an entry; None for a barrier, which is not about messages."""
     value = row.pop("value")
     try:
         entry = read_ledger(value or b"")

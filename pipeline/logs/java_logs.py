@@ -1,7 +1,7 @@
-"""What Kafka's Java client, which Spark has with its connector, says of topics: for logins that only it knows.
+"""Asks about topics through Kafka's Java client, which comes with Spark's connector, for logins that only it knows.
 
-The classes are looked up through the loader that Spark has put the connector's jars into: Py4J finds none by name where
-they were added to a session that runs. It needs the driver's Java, so none of this works over Spark Connect.
+Classes come from the loader of the connector's jars: Py4J cannot find them by name if the jars were added to a running
+session. It needs the driver's Java, so it does not work over Spark Connect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class JavaConnection:
         for name in ("default.api.timeout.ms", "request.timeout.ms"):
             if properties.getProperty(name) is None:
                 properties.setProperty(name, str(_WITHIN_MS))
-        # The client looks for the classes of a login through the loader of its thread.
+        # The client loads login classes through the loader of its thread.
         thread = jvm.java.lang.Thread.currentThread()
         before = thread.getContextClassLoader()
         thread.setContextClassLoader(self._loader)
@@ -84,7 +84,7 @@ class JavaConnection:
             resources.add(self._construct(resource, (kind, topic), (self._jvm.java.lang.String, name)))
         try:
             configs = self._admin.describeConfigs(resources).all().get()
-        except Py4JJavaError:  # we may not ask
+        except Py4JJavaError:  # not authorized
             return {}
         return {
             str(one.name()): {
@@ -96,7 +96,7 @@ class JavaConnection:
     async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
         try:
             stored = self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
-        except Py4JJavaError:  # we may not ask
+        except Py4JJavaError:  # not authorized
             return {}
         return {
             str(where.topic()): str(stored[where].metadata())

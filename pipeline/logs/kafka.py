@@ -1,8 +1,8 @@
-"""How Kafka is reached: duemq's own options (`KafkaOptions`), and the same as Spark's reader wants them.
+"""The connection to Kafka: duemq's own options (`KafkaOptions`), and their form for Spark's reader.
 
-Spark reads with Kafka's Java client, so that any login works which that one knows: options named `kafka.…` are passed
-to it as they are (`JavaKafka`). duemq's own client (aiokafka) knows PLAIN and SCRAM from here. With any other login the
-driver asks for topics and offsets through Java's client, too (`java_logs.py`).
+Spark reads with Kafka's Java client and supports all of its logins: options named `kafka.…` are passed on unchanged
+(`JavaKafka`). The driver asks for topics and offsets with duemq's client (aiokafka), which knows PLAIN and SCRAM; for
+other logins it uses Java's client, too (`java_logs.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig
 from duemq.model.topics.topic_names import TopicNames
 
-VARIABLES: Final = "DUEMQ_KAFKA__"  # what the environment variables of duemq's section [kafka] begin with
-JAVA: Final = "kafka."  # what the names of options for Java's client begin with
+VARIABLES: Final = "DUEMQ_KAFKA__"  # the prefix of environment variables for duemq's section [kafka]
+JAVA: Final = "kafka."  # the prefix of options for Java's client
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Times that stand for where a log begins and ends, in requests for offsets."""
+"""Times in requests for offsets that stand for the start and the end of a log."""
 CONFIGURED: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
-"""The settings of a topic that `ranges.Retention` is made of."""
+"""A topic's settings for `ranges.Retention`."""
 _FIELDS: Final = {
     "protocol": "protocol", "mechanism": "mechanism", "user": "user", "password": "password", "ca_file": "ca",
     "cert_file": "cert", "key_file": "key",
@@ -32,15 +32,15 @@ _LOGINS: Final = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-# What an audit rests on, or what is given otherwise.
+# An audit relies on these, or they are set elsewhere.
 _FIXED: Final = ("kafka.bootstrap.servers", "kafka.isolation.level", "kafka.enable.auto.commit")
 _LOGIN_NAMES: Final = ("kafka.sasl.", "kafka.security.", "kafka.ssl.")
 
 
 @dataclass(frozen=True, slots=True)
 class JavaKafka:
-    """`properties`: options of Kafka's Java client, by names that begin with `kafka.`. They stand above what `options`
-    say. Raises BadConfig for those that jobs have to choose themselves."""
+    """`properties`: options of Kafka's Java client, named `kafka.…`, which override `options`. Raises BadConfig for
+    those that jobs set themselves."""
 
     options: KafkaOptions
     properties: Mapping[str, str] = field(repr=False)  # passwords are among them
@@ -59,7 +59,7 @@ class JavaKafka:
 
 
 Kafka = str | KafkaOptions | JavaKafka
-"""`host:port` of some brokers, where no more needs to be said."""
+"""A text is `host:port` of some brokers."""
 
 
 def options_of(kafka: Kafka) -> KafkaOptions:
@@ -70,9 +70,8 @@ def options_of(kafka: Kafka) -> KafkaOptions:
 
 
 def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> KafkaOptions | JavaKafka:
-    """How Kafka is reached: by settings named as in duemq's section [kafka], where these are not given by the servers'
-    own environment variables (`DUEMQ_KAFKA__PASSWORD`), and by options of Java's client, named `kafka.…`. Raises
-    BadConfig."""
+    """The connection by settings of duemq's section [kafka], else by the servers' environment variables
+    (`DUEMQ_KAFKA__PASSWORD`), and by options of Java's client, named `kafka.…`. Raises BadConfig."""
     properties = {name: value for name, value in settings.items() if name.startswith(JAVA)}
     if unknown := sorted(settings.keys() - properties.keys() - _FIELDS.keys() - {"prefix"}):
         raise BadConfig(
@@ -91,10 +90,10 @@ def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping
 
 
 def reading(kafka: Kafka) -> dict[str, str]:
-    """What every reader of duemq's topics has to say to Spark's Kafka source, in batches and streams.
+    """The options of Spark's Kafka source for every reader of duemq's topics, batch or stream.
 
-    Without read_committed the records of aborted cycles would count; with `failOnDataLoss` false a range that the
-    brokers no longer have would be read as empty; brokers may make a topic that a consumer asks for. Raises BadConfig.
+    Without read_committed, records of aborted cycles would count; without `failOnDataLoss`, a range that the brokers
+    have dropped would be read as empty; brokers may create topics on request. Raises BadConfig.
     """
     return {
         **client(kafka), "includeHeaders": "true", "kafka.isolation.level": "read_committed", "failOnDataLoss": "true",
@@ -103,7 +102,7 @@ def reading(kafka: Kafka) -> dict[str, str]:
 
 
 def client(kafka: Kafka) -> dict[str, str]:
-    """How Java's client reaches Kafka: its options by names that begin with `kafka.`. Raises BadConfig."""
+    """The options of Java's client for the connection, named `kafka.…`. Raises BadConfig."""
     options = options_of(kafka)
     return {
         "kafka.bootstrap.servers": ",".join(options.addresses), "kafka.security.protocol": options.protocol,
@@ -112,7 +111,7 @@ def client(kafka: Kafka) -> dict[str, str]:
 
 
 def _tls(options: KafkaOptions) -> dict[str, str]:
-    """The certificates themselves, for executors need not have the files."""
+    """The text of the certificates: executors may not have the files."""
     properties: dict[str, str] = {}
     if options.ca is not None:
         properties |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": _text(options.ca)}

@@ -1,7 +1,7 @@
-"""Many entries of the ledger at once, by Arrow's reader of JSON: no Python object is made for any of them.
+"""Reads many entries of the ledger at once with Arrow's JSON reader, without Python objects.
 
-It reads the entries of cycles that applied and delivered commands and did nothing else: nearly all. `decode.py` reads
-the others one by one: those that defer messages, import files or lose commands, and those that no server writes.
+It reads the entries of cycles that only applied and delivered commands, which are nearly all. `decode.py` reads the
+others one by one: those that defer messages, import files or lose commands, and invalid ones.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Numbers = npt.NDArray[np.int64]
 
 
 def is_plain(values: pa.Array) -> pa.Array:
-    """Which of these records may be entries that `columns` reads."""
+    """Which of these records `columns` may be able to read."""
     starts = pc.starts_with(values, _START.decode())
     special = pc.match_substring_regex(values, _OTHERS)
     return pc.fill_null(pc.and_(starts, pc.invert(pc.or_(special, pc.match_substring(values, "\n")))), False)
 
 
 def columns(values: pa.Array) -> dict[str, pa.Array] | None:
-    """The columns of `decode.ENTRIES` that these entries (bytes, each `is_plain`) have, by name; None if one of them is
-    not as the server writes it."""
+    """The columns of `decode.ENTRIES` for these entries (bytes, each `is_plain`), by name; None if one of them has
+    another form than the server's."""
     ends = pa.array([0, len(values)], pa.int32())
     text = pc.binary_join(pa.ListArray.from_arrays(ends, values), b"\n")[0].as_buffer()
     try:
@@ -74,14 +74,14 @@ def columns(values: pa.Array) -> dict[str, pa.Array] | None:
 
 
 def _hexed(texts: pa.Array, digits: int) -> bytes | None:
-    """The bytes of texts of so many lower hex digits each; None if one is another text."""
+    """The bytes of texts with `digits` lowercase hex digits each; None if one is another text."""
     if not pc.all(pc.match_substring_regex(texts, f"^[0-9a-f]{{{digits}}}$")).as_py():
         return None
     return bytes.fromhex("".join(texts.to_pylist()))
 
 
 def _answers(runs: pa.Array) -> pa.Array | None:
-    """Runs of answers (`Entry.encode`) as one answer for each command; None if they are no such runs."""
+    """Runs of answers (`Entry.encode`) as an answer per command; None if the runs are invalid."""
     runs_of = np.asarray(pc.list_value_length(runs).fill_null(0)).astype(np.int64)
     flat = runs.flatten()
     if flat.null_count or not pc.all(pc.equal(pc.list_value_length(flat), 3), min_count=0).as_py():
@@ -103,5 +103,5 @@ def _answers(runs: pa.Array) -> pa.Array | None:
 
 
 def _ends(counts: Numbers) -> Numbers:
-    """Where each of so many items ends, after a 0."""
+    """The cumulative counts, after a 0."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))

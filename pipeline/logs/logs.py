@@ -1,8 +1,8 @@
 """duemq's topics in Kafka as DataFrames: commands, ledger entries, deliveries and dead letters.
 
-`read_topics` is the edge: it reads records, committed ones, with headers, in ranges of offsets (`ranges.py`). All else
-takes a frame with the columns of Spark's Kafka source and gives a frame, and works on streams as well.
-Times are epoch ms in `bigint` columns.
+`read_topics` reads committed records with headers in ranges of offsets (`ranges.py`). The other functions take a frame
+with the columns of Spark's Kafka source and return a frame; they also work on streams. Times are epoch ms in `bigint`
+columns.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from duemq.pipeline.logs import decode, envelopes
 from duemq.pipeline.logs.kafka import Kafka, options_of, reading
 from duemq.pipeline.logs.ranges import TopicRange
 
-_arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its types leave out what it is without a function type
+_arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its type hints lack the form without a function type
 BUFFER: Final = "duemq.buffer"
 LEDGER: Final = "duemq.ledger"
 DEAD_LETTERS: Final = "duemq.dlq"
 COMMAND_HEADER: Final = "duemq-command"
-_BEFORE_PARTITION: Final = 2  # headers of the letter of a record that was malformed: duemq-reason, duemq-error
-_SHARE_GROUP_HEADERS: Final = 3  # of a dead letter, behind duemq-topic and duemq-reason (KIP-1191)
-_SYSTEM_HEADERS: Final = 3  # what every delivered record begins with: duemq-id, duemq-due, duemq-attempt
+_BEFORE_PARTITION: Final = 2  # headers in the letter of a malformed record: duemq-reason, duemq-error
+_SHARE_GROUP_HEADERS: Final = 3  # in a dead letter, after duemq-topic and duemq-reason (KIP-1191)
+_SYSTEM_HEADERS: Final = 3  # in every delivered record: duemq-id, duemq-due, duemq-attempt
 _MAX_RECORDS: Final = 250_000
-"""What one task reads, at most: a topic of one partition is read by many tasks."""
+"""The most records for a task: many tasks can read one partition."""
 
 
 def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange]) -> DataFrame:
-    """The records of these ranges (`Logs.ranges`), in no order. See `kafka.reading`."""
+    """The records of these ranges (`Logs.ranges`), unordered. See `kafka.reading`."""
     parts = [one for one in ranges if one.starts]
     if not parts:
         empty = (
@@ -50,14 +50,14 @@ def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange])
         "endingOffsets": _offsets({name(one.topic): one.ends for one in parts}),
         "maxRecordsPerPartition": str(_MAX_RECORDS),
     }
-    # Connectors before 4.0 do not know the option above.
+    # Connectors before 4.0 do not know maxRecordsPerPartition.
     if (tasks := sum(one.count for one in parts) // _MAX_RECORDS) > sum(len(one.starts) for one in parts):
         options["minPartitions"] = str(tasks)
     return with_own_names(spark.read.format("kafka").options(**options).load(), kafka)
 
 
 def with_own_names(records: DataFrame, kafka: Kafka) -> DataFrame:
-    """The records with their topics as duemq calls them (`model/topics/topic_names.py`)."""
+    """The records with duemq's own names of topics (`model/topics/topic_names.py`)."""
     prefix = options_of(kafka).names.prefix
     if prefix == OWN:
         return records
@@ -73,7 +73,7 @@ def _offsets(by_topic: Mapping[str, Mapping[int, int]]) -> str:
 
 
 def header(name: str) -> Column:
-    """The value of the first header of this name; null where there is none. Header names may repeat."""
+    """The value of the first header of this name, or null. Header names may repeat."""
     return F.get(F.filter("headers", lambda one: one["key"] == name), F.lit(0))["value"]
 
 
@@ -82,31 +82,30 @@ def _at() -> Column:
 
 
 def commands(buffer: DataFrame) -> DataFrame:
-    """One row per record of the buffer topic: what it asks for, by duemq's own records or by headers of a plain client.
+    """A row per record of the buffer topic, which is a command of duemq's own, or of a plain client in headers.
 
     `shard`, `offset`, `at` (when it was appended), and
     * `kind`: schedule, cancel, move, deliver_now, redrive, purge, import, or malformed;
     * `plain`: whether it came from a plain Kafka client;
-    * of a schedule: `due`, `topic`, `name` (with its prefix; null for none), `expires` (0 for never);
-    * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
-      of that message; `due`: when it is due then (null for a cancel or purge);
-      `tag`: of the step of a job that sent it (null for none);
+    * of a schedule: `due`, `topic`, `name` (with its prefix, or null), `expires` (0 for never);
+    * of a change: the first key of its message, `first_due`, `first_offset`, `first_row`, or the message's `name`;
+      `due`: the new due time (null for a cancel or purge); `tag`: of the job's step that sent it, or null;
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
     * `disputed`: whether another version of the server, or another machine, may call it malformed (`plain_records`);
     * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
-      (see `metadata`); `fingerprint`: of a schedule with a name: two that are both `plain`, or both not, have the same
-      one where one is a repeat of the other. `name` is 0x and hex digits where it is no text.
+      (see `_metadata`); `fingerprint`: of a schedule with a name, equal for repeats, if both or neither are `plain`.
+      A `name` that is not text is 0x and hex digits.
 
-    Nothing is decided here: whether it took effect is what the ledger says of its offset (`entries`). The input is read
-    twice: by Spark's own expressions, and for what is not duemq's own by Python. See `own_commands` where it is large.
+    The outcome of a command is in the ledger (`entries`). The input is read twice: by Spark's expressions, and for
+    records of plain clients by Python. For large inputs see `own_commands`.
     """
     return understood(own_commands(buffer))
 
 
 def own_commands(buffer: DataFrame) -> DataFrame:
-    """`commands` as far as duemq's own records say it, and `said`: key and headers of all others, as JSON with base64.
+    """`commands` of duemq's own records, and `said` for all others: their key and headers, as JSON with base64.
 
-    For readers of many records: what it gives can be persisted, and given to `understood`.
+    Readers of many records can persist the result, and pass it to `understood`.
     """
     first = F.get("headers", F.lit(0))
     own = F.coalesce((F.size("headers") == 1) & (first["key"] == COMMAND_HEADER) & F.col("key").isNull(), F.lit(False))
@@ -121,7 +120,7 @@ def own_commands(buffer: DataFrame) -> DataFrame:
 
 
 def understood(commands: DataFrame) -> DataFrame:
-    """`own_commands` with the records of plain clients as what they ask for."""
+    """`own_commands` with the commands of plain clients."""
     own = commands.where("said is null").drop("said")
     plain = commands.where("said is not null").select("shard", "offset", "at", "said", "content")
     rows = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
@@ -133,16 +132,16 @@ def understood(commands: DataFrame) -> DataFrame:
 
 
 def entries(ledger: DataFrame) -> DataFrame:
-    """One row per record of the ledger topic (`duemq.model.log.ledger.Entry`).
+    """A row per record of the ledger topic (`duemq.model.log.ledger.Entry`).
 
     `shard`, `ledger_offset`, `written` (when it was appended), `n`, `applied`, `cursor_due`, `cursor_offset`,
     `cursor_row`, `at`, `pending`, `checksum` (hex), `accepted`, `delivered`, `cancelled`, `dead`, `horizon`;
     `answers`: array of `offset`, `answer` (the number of an `Answer`); `deferred`: array of `due`, `offset`, `row` (the
-    key it had), `to_due`, `to_offset`, `to_row` (null for the dead letters), `attempt`, `reason`; `imported`: array of
-    `offset`, `rows`, `reason`; `lost_from`, `lost_to`: the commands from one offset to below another that were dropped
-    unread; `base`: the entry that it goes on from, where an operator said so; `topics`: those that its cycle wrote to,
-    null if they are not listed. `problem` says what is wrong with what is no entry; the rest is null then.
-    Offsets of cursors above 2**63 - 1, which stand for "all of this millisecond", are 2**63 - 1.
+    old key), `to_due`, `to_offset`, `to_row` (null for dead letters), `attempt`, `reason`; `imported`: array of
+    `offset`, `rows`, `reason`; `lost_from`, `lost_to`: commands in [from, to) that were dropped unread; `base`: the
+    entry to continue from, if an operator set it; `topics`: those that its cycle wrote to, null if they are not listed.
+    `problem`: why a record is no entry; its other columns are null. Offsets of cursors above 2**63 - 1, which stand for
+    "all of this millisecond", are 2**63 - 1.
     """
     slim = ledger.select(
         F.col("partition").alias("shard"), F.col("offset").alias("ledger_offset"), _at().alias("written"), "value"
@@ -151,12 +150,12 @@ def entries(ledger: DataFrame) -> DataFrame:
 
 
 def deliveries(records: DataFrame) -> DataFrame:
-    """One row per record that duemq delivered: those with a header `duemq-id`.
+    """A row per record that duemq delivered: those with a header `duemq-id`.
 
-    `topic`, `partition`, `offset`, `at`, `by_broker` (whether the broker has set that time), `id` as it stands there,
-    what the id says without being checked: `shard` (65535 for a message without delay), `first_due`, `first_offset`,
-    `first_row`, `mac` (all null where it is no id at all); `due` and `attempt` as consumers see them; `content` and
-    `metadata`: see `commands`; `key_hash`: what Kafka's clients choose a keyed record's partition by.
+    `topic`, `partition`, `offset`, `at`, `by_broker` (whether the broker set that time), `id` and its unchecked
+    content: `shard` (65535 for a message without delay), `first_due`, `first_offset`, `first_row`, `mac` (all null for
+    an invalid id); `due` and `attempt` from the headers; `content` and `metadata`: see `commands`; `key_hash`: see
+    `decode.key_hashes`.
     """
     rows = records.select(*_record_columns(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
     hashed = rows.withColumns({"metadata": _metadata(), "key_hash": _arrow_udf(decode.key_hashes, "int")("key")})
@@ -164,11 +163,10 @@ def deliveries(records: DataFrame) -> DataFrame:
 
 
 def dead_letters(records: DataFrame) -> DataFrame:
-    """One row per record of the dead-letter topic: the columns of `deliveries`, and
-    `reason`, `destination` (the topic it was for), `command` and `command_shard` (offset and partition of a record that
-    was malformed: it has no id; the partition is null in letters of older servers), and `shortened` (whether it was too
-    large for the topic, and has lost its payload)."""
-    # Only what stands where duemq writes it: what follows is the sender's, whose headers may have any names.
+    """A row per record of the dead-letter topic: the columns of `deliveries`, and `reason`, `destination` (its topic),
+    `command` and `command_shard` (offset and partition of a malformed record, which has no id; the partition is null in
+    letters of older servers), and `shortened` (whether the payload was dropped because it was too large)."""
+    # Only read headers at duemq's positions: the sender's headers follow and may have any names.
     shortened = F.coalesce(F.get("headers", F.lit(0))["key"] == "duemq-shortened", F.lit(False))
     first = F.get("headers", shortened.cast("int"))
     third = F.get("headers", F.lit(_BEFORE_PARTITION) + shortened.cast("int"))
@@ -187,11 +185,10 @@ def dead_letters(records: DataFrame) -> DataFrame:
 
 
 def with_id(frame: DataFrame) -> DataFrame:
-    """The frame with what ids (`duemq.model.messages.ids`) say, unchecked, by its column `id` (bytes, becomes text):
-    `shard`, `first_due`, `first_offset`, `first_row`, `mac`; all null where it has another length or other
-    characters."""
+    """The frame with the unchecked content of its column `id` (bytes, becomes text; see `duemq.model.messages.ids`):
+    `shard`, `first_due`, `first_offset`, `first_row`, `mac`; all null for another length or other characters."""
     text = F.col("id").cast("string")
-    # What is none of its characters is left out by unbase64: fewer bytes are no id.
+    # unbase64 skips other characters, so that the result has fewer bytes.
     raw = F.unbase64(F.translate(text, "-_+/", "+/**"))
     digits = frame.withColumns({"_raw": F.when(F.octet_length("id") == ID_CHARS, raw)}).withColumn(
         "_digits", F.when(F.octet_length("_raw") == _ID_BYTES, F.hex("_raw"))
@@ -207,11 +204,11 @@ _ID_FIELDS: Final = (
     ("shard", 0, 2, "int"), ("first_due", 2, 6, "bigint"), ("first_offset", 8, 6, "bigint"),
     ("first_row", 14, 4, "bigint"), ("mac", 18, 6, "bigint"),
 )  # fmt: skip
-"""Name, first byte, bytes and type of what an id says."""
+"""Name, first byte, bytes and type of the fields of an id."""
 
 
 def _selected(frame: DataFrame, schema: str) -> DataFrame:
-    """The columns of a schema, in its order."""
+    """The columns of a schema, in order."""
     return frame.select(*(field.split()[0] for field in schema.split(", ")))
 
 
@@ -226,9 +223,9 @@ def _record_columns() -> list[Column]:
 
 
 def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
-    """Columns of a delivered record: its key, whether its value is null, its labels as the header has them, and the
-    sender's headers, after duemq's, of which `before` come before the labels."""
-    # A dead letter has those of share groups, once it was redriven how often; older servers wrote neither.
+    """Columns of a delivered record: its key, whether its value is null, its labels as in the header, and the sender's
+    headers, which follow duemq's. `before`: how many headers precede the labels."""
+    # A dead letter has the headers of share groups, and the number of redrives if any; older servers wrote neither.
     letter = F.coalesce(
         F.lit(before > _SYSTEM_HEADERS)
         & (F.get("headers", F.lit(before))["key"] == "__dlq.errors.topic")
@@ -249,7 +246,7 @@ def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
 
 
 def _metadata() -> Column:
-    """The hash that `envelopes.packed_hash` has of the command: labels are joined by LF there, and by a comma here."""
+    """The same hash as `envelopes.packed_hash` of the command, where labels are joined by LF and not by commas."""
     labels = F.translate(F.col("labels").cast("string"), ",", "\n").cast("binary")
 
     def packed(one: Column) -> Column:
@@ -282,6 +279,6 @@ def _length(of: Column, size: int) -> Column:
 
 
 def _named(at: int, name: str) -> Column:
-    """A header that stands at this place in what duemq delivers: a look there costs a fraction of a search."""
+    """A header that duemq writes at position `at`: reading it there costs a fraction of a search."""
     there = F.get("headers", F.lit(at))
     return F.when(there["key"] == name, there["value"]).otherwise(header(name))

@@ -1,20 +1,20 @@
-"""What a record of a plain Kafka client asks for, read by the rules of `docs/guides/kafka.md`.
+"""Reads records of plain Kafka clients by the rules of `docs/guides/kafka.md`.
 
-This is a second reader beside the server's: the audit judges by it what the server made of such a record, so it shares
-no code with it. `tests/unit/pipeline/test_plain_records.py` holds both to one table of records, written by hand.
+The audit checks with it how the server read such a record, so it shares no code with the server's reader.
+`tests/unit/pipeline/test_plain_records.py` checks both against the same records.
 
-A record says it in headers:
+A record has a command in its headers:
 
-    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
-               duemq-expires-after; beside x-duemq-return a name is that of a message which a consumer sends back
+    schedule   duemq-topic, one time, and optionally duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
+               duemq-expires-after; with x-duemq-return the name is that of a message which a consumer sends back
     move       duemq-move (an id or a name), and one time
     cancel, deliver now, redrive
                duemq-cancel, duemq-deliver-now or duemq-redrive (an id or a name)
     import      duemq-import: a file of messages, as JSON
 
-Whether an id is genuine cannot be told without the cluster's secret, and whether a name belongs to this partition only
-by who knows how many there are: neither is decided here. Nor are times that versions of the server judge in different
-ways, or machines with different zones (docs/adr/0060-times-that-are-meant.md): they are read, and `disputed`.
+It does not check ids, which takes the cluster's secret, nor that a name belongs to this partition, which takes the
+number of partitions. Times that versions of the server, or machines with different zones, read differently are
+`disputed` (docs/adr/0060-times-that-are-meant.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ALLOWED: Final = {
     "redrive": {"duemq-redrive"},
     "import": {"duemq-import"},
 }
-_KIND_OF: Final = {  # the first one that a record has counts
+_KIND_OF: Final = {  # the first one in a record wins
     "duemq-import": "import", "duemq-cancel": "cancel", "duemq-move": "move", "duemq-deliver-now": "deliver_now",
     "duemq-redrive": "redrive",
 }  # fmt: skip
@@ -65,7 +65,7 @@ _MAX_DATE_TIME: Final = 128
 _DECIMAL: Final = r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?"
 _CLOCK: Final = "([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})"
 _FIRST_FORM: Final = _CLOCK + r":([0-5][0-9])(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
-"""What the first versions read."""
+"""The form that the first versions read."""
 _FORM: Final = _CLOCK + r"(?::([0-9]{2})(?:[.,]([0-9]+))?)? ?(?:[Zz]|([+-])([0-9]{2})(?::?([0-9]{2}))?)((?:\[[^][]*])*)"
 _MAX_KEY_BYTES, _MAX_HEADERS, _MAX_LABELS, _MAX_TEXT = 65_534, 65_000, 16, 64
 _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
@@ -73,12 +73,11 @@ _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
 class RecordMeaning(NamedTuple):
     """`kind`: schedule, cancel, move, deliver_now, redrive, import or malformed. Times in epoch ms. `name` has
-    the prefix `n:`, or `r:` of a return, whose content is a part of its name (`logs.understood`).
+    the prefix `n:`, or `r:` for a return, whose content is a part of its name (`logs.understood`).
 
-    `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
-    by LF. `fingerprint`: of a schedule with a name, all but its value that a repeat has in common with it, as one piece
-    of bytes. `is_null`: of a schedule, whether its value is null. `disputed`: whether another version may call it
-    malformed. `reason`: why it is malformed.
+    `first_due`, `first_offset`, `first_row`: from the id of a changed message. `labels`: joined by LF. `fingerprint`:
+    of a schedule with a name, bytes that are equal for repeats, without the value. `is_null`: of a schedule, whether
+    its value is null. `disputed`: whether another version may call it malformed. `reason`: why it is malformed.
     """
 
     kind: str
@@ -103,7 +102,7 @@ class RecordMeaning(NamedTuple):
     reason: str = ""
 
     def columns(self) -> dict[str, object]:
-        """The record's part of a row of `decode.PLAIN`."""
+        """The record's columns of `decode.PLAIN`."""
         fields = self._asdict()
         for name in ("key", "labels", "headers", "is_null", "reason"):
             del fields[name]
@@ -119,7 +118,7 @@ class _Malformed(Exception):
 def read(
     key: bytes | None, headers: Iterable[tuple[str, bytes | None]], at: int, shard: int, is_null: bool = False
 ) -> RecordMeaning:
-    """What a record means that the broker appended `at` epoch ms to the partition `shard` of the buffer topic.
+    """The meaning of a record that the broker appended at `at` (epoch ms) to the partition `shard` of the buffer topic.
 
     `is_null`: whether its value is null."""
     at = max(at, 0)
@@ -151,7 +150,7 @@ def read(
 
 
 def metadata(key: bytes | None, labels: bytes, headers: Headers, is_null: bool) -> bytes:
-    """Key, labels and own headers of a message in one piece, as `envelopes.packed_hash` takes it. Null is empty, and a
+    """Key, labels and own headers of a message in one piece, for `envelopes.packed_hash`. Nulls are empty, and the
     first header has the null marks, as in an envelope."""
     nulls = _nulls(headers, is_null) if len(headers) < _MAX_HEADERS else b""
     pairs = [*([("duemq-null", nulls)] if nulls else ()), *headers]
@@ -210,8 +209,8 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
 
 
 def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers, is_null: bool) -> bytes:
-    """A repeat has the same headers of duemq's, in any order, the same key, however it is given, and the same own
-    headers in their order, with the same nulls."""
+    """A repeat has the same headers of duemq's in any order, the same key from either source, and the same own headers
+    in the same order, with the same nulls."""
     duemq_pairs = [(name.encode(), value) for name, value in sorted(ours.items()) if name != "duemq-key"]
     carried = [(name.encode(errors="replace"), value or b"") for name, value in own]
     carried.append((b"", _nulls(own, is_null)))
@@ -251,7 +250,7 @@ def _text(ours: Mapping[str, bytes], name: str) -> str:
 
 
 def _time(ours: Mapping[str, bytes], at: int) -> tuple[int, bool]:
-    """When it is due, and whether that is disputed. Relative times count from when the broker appended the record."""
+    """The due time, and whether it is disputed. Relative times count from the broker's append."""
     names = [name for name in _TIMES if name in ours]
     if len(names) != 1:
         raise _Malformed("not exactly one time")
@@ -284,8 +283,7 @@ def _number(text: str) -> int | None:
 
 
 def _duration(text: str, may_be_negative: bool = False) -> tuple[int, bool]:
-    """ms of `90000`, `90000.5`, `90s`, `2h30m`, `1.5s`, `PT90S`, and whether they are disputed. A part of a ms counts
-    as a whole one."""
+    """The ms of `90000`, `90000.5`, `90s`, `2h30m`, `1.5s`, `PT90S`, rounded up, and whether they are disputed."""
     number: float | None = _number(text)
     exact = number is not None
     if not exact and len(text) <= _MAX_TEXT and re.fullmatch(_DECIMAL, text):
@@ -320,8 +318,7 @@ def _rounded_up(quantity: str, unit: int) -> int:
 
 
 def _instant(text: str) -> tuple[int, bool]:
-    """Epoch ms of itself, or of a date-time with an offset, and whether it is disputed. A part of a ms counts as a
-    whole one."""
+    """The epoch ms of a number or a date-time with an offset, rounded up, and whether they are disputed."""
     number, disputed = _number(text), False
     if number is None:
         number = _date_time(text)

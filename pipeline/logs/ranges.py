@@ -1,8 +1,8 @@
-"""Which part of Kafka's topics a job reads: offsets, fixed once and shown to whoever asks what was read.
+"""The ranges of offsets that a job reads from Kafka's topics; they are fixed once and can be reported.
 
-A time range becomes offsets here, by the brokers' own index of times. As a condition on the rows it would be a scan of
-the whole topic, for Spark's Kafka source pushes nothing down. All topics are asked about together: the number of
-requests grows with brokers, not with topics.
+A time range becomes offsets by the brokers' time index. As a condition on rows it would be a scan of the whole topic,
+because Spark's Kafka source pushes nothing down. One request covers all topics: the number of requests grows with
+brokers, not with topics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Offsets [start, end) of each partition of a topic. `log_starts`: where what the brokers still keep begins."""
+    """Offsets [start, end) of each partition of a topic. `log_starts`: the first offsets that the brokers keep."""
 
     topic: str
     starts: Mapping[int, int]
@@ -46,12 +46,12 @@ class TopicRange:
 
     @property
     def count(self) -> int:
-        """The number of records at most: offsets of aborted transactions and of their marks are among them."""
+        """An upper bound for the records: it includes offsets of aborted transactions and of transaction marks."""
         return sum(self.ends[partition] - start for partition, start in self.starts.items())
 
     @property
     def cut(self) -> tuple[int, ...]:
-        """The partitions that are read from where the log begins although records were there before it."""
+        """The partitions that are read from the start of their log although it had earlier records."""
         return tuple(p for p, start in self.starts.items() if start <= self.log_starts[p] and self.log_starts[p] > 0)
 
     def __str__(self) -> str:
@@ -59,15 +59,15 @@ class TopicRange:
         return f"{self.topic} [{', '.join(parts)}]"
 
     def within(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> TopicRange:
-        """The same with other bounds for some partitions, never beyond what the brokers keep."""
+        """This range with other bounds for some partitions, limited to the offsets that the brokers keep."""
         begin = {p: max(starts.get(p, start), self.log_starts[p]) for p, start in self.starts.items()}
         return replace(self, starts=begin, ends={p: max(ends.get(p, self.ends[p]), begin[p]) for p in begin})
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic's configuration lets the brokers drop: records older than `ms`, the oldest ones of a partition of
-    more than `bytes` (-1 each: never), and with `compacts` all but the last record of each key."""
+    """The records that brokers may drop: those older than `ms`, the oldest ones of a partition larger than `bytes` (-1
+    each: never), and with `compacts` all but the last of each key."""
 
     ms: int = -1
     bytes: int = -1
@@ -75,7 +75,7 @@ class Retention:
 
     @staticmethod
     def of(config: Mapping[str, str]) -> Retention:
-        """The retention of a topic's configuration, by Kafka's names."""
+        """The retention in a topic's configuration, which has Kafka's names."""
         policy = config.get("cleanup.policy", "delete")
         drops = "delete" in policy
         ms, size = (int(config.get(name, -1)) if drops else -1 for name in CONFIGURED[1:])
@@ -83,10 +83,10 @@ class Retention:
 
 
 class KafkaConnection(Protocol):
-    """What a client of Kafka says. Methods raise KafkaError, OSError or Unavailable."""
+    """A connection to Kafka. Methods raise KafkaError, OSError or Unavailable."""
 
     async def topics(self) -> dict[str, list[int]]:
-        """The partitions of every topic, from one request."""
+        """The partitions of every topic, in one request."""
 
     async def offsets(
         self, times: Mapping[TopicPartition, int], *, committed: bool = True
@@ -95,21 +95,20 @@ class KafkaConnection(Protocol):
         Partitions without such a record are missing. One request per broker."""
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """The configuration of each topic that `Retention` is made of, from one request. Topics about which we may not
-        ask are missing."""
+        """The settings `CONFIGURED` of each topic, in one request. Topics without authorization are missing."""
 
     async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
-        """The note that a group has beside its offset in partition 0 of each topic. Topics without one, and about which
-        we may not ask, are missing."""
+        """The metadata of a group's offset in partition 0 of each topic. Topics without an offset, or without
+        authorization, are missing."""
 
     async def close(self) -> None: ...
 
 
 class Logs:
-    """What a Kafka says of its topics.
+    """Asks Kafka about topics: ranges, retention, purges.
 
-    Methods raise Unavailable where the brokers do not answer, BadInput for a topic that is not there, and BadConfig.
-    `spark`: for logins that only Java's client knows.
+    Methods raise Unavailable if the brokers do not answer, BadInput for a missing topic, and BadConfig. `spark`: for
+    logins that only Java's client knows.
     """
 
     def __init__(self, kafka: Kafka, spark: SparkSession | None = None) -> None:
@@ -120,7 +119,7 @@ class Logs:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """What is asked inside this block uses one connection, and what `topics` knew when it was asked last."""
+        """Requests inside this block share a connection, and the list of topics."""
         if self._open is not None:
             yield
             return
@@ -143,7 +142,7 @@ class Logs:
         return NamedConnection(await PythonConnection.open(self._options), self._options.names)
 
     def topics(self) -> list[str]:
-        """All topics but Kafka's own, as they are now."""
+        """All topics except Kafka's own."""
         with self.connected():
             self._partitions = self._ask(lambda connection: connection.topics())
             return sorted(topic for topic in self._partitions if not topic.startswith("__"))
@@ -151,10 +150,10 @@ class Logs:
     def ranges(
         self, topics: Iterable[str], since: int | None = None, until: int | None = None
     ) -> dict[str, TopicRange]:
-        """The records of these topics with a time in [since, until), epoch ms, as far as they are committed.
+        """The committed records of these topics with a time in [since, until), epoch ms.
 
-        Kafka's index of times gives the first record that is not older; where a topic keeps its producers' times, which
-        may go back, younger records follow it and older ones may, too.
+        Kafka's time index gives the first record that is not older. In a topic with producers' times, which may go
+        back, older records may follow.
         """
         with self.connected():
             places = self._places(topics)
@@ -175,11 +174,11 @@ class Logs:
         }
 
     def settled_ends(self, topics: Iterable[str], patience_s: float) -> tuple[dict[TopicPartition, int], list[str]]:
-        """Where these topics end now, once all transactions that are open in them are over.
+        """The ends of these topics, after all transactions that are open now have ended.
 
-        A transaction of several topics becomes visible in one topic a moment before it does in another. Whoever has
-        read a ledger entry, and then asks here, gets an end behind all that its cycle delivered. Also returns the
-        partitions whose transactions were still open after `patience_s`, which are read up to these.
+        A transaction becomes visible in its topics at slightly different moments. After reading a ledger entry, these
+        ends include all deliveries of its cycle. Also returns the partitions with transactions that were still open
+        after `patience_s`; their ends are before these.
         """
 
         async def wait(connection: KafkaConnection) -> dict[TopicPartition, int]:
@@ -198,14 +197,14 @@ class Logs:
         return {where: min(stable[where], end) for where, end in written.items()}, open_still
 
     def first_times(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
-        """When the first record that is still there was appended (epoch ms), of each partition that has one."""
+        """The time of the first remaining record (epoch ms) of each partition that has one."""
         with self.connected():
             times = dict.fromkeys(self._places(topics), 0)
             records = self._ask(lambda connection: connection.offsets(times)) if times else {}
         return {(where.topic, where.partition): time for where, (_, time) in records.items() if time >= 0}
 
     def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
-        """What the brokers may drop of each topic. Topics about which we may not ask are missing."""
+        """The retention of each topic. Topics without authorization are missing."""
         names = list(topics)
         if not names:
             return {}
@@ -214,7 +213,7 @@ class Logs:
         return {topic: Retention.of(config) for topic, config in configs.items()}
 
     def purges(self, topics: Iterable[str]) -> dict[str, int]:
-        """When (epoch ms) duemq's own jobs last began to purge these topics. Those without such a mark are missing."""
+        """When (epoch ms) duemq's jobs last began to purge these topics. Topics without such a mark are missing."""
         names = list(topics)
         if not names:
             return {}
@@ -243,7 +242,7 @@ class Logs:
         return {where: offset for where, (offset, _) in records.items()}
 
     def _times(self, last: Mapping[TopicPartition, int], time: int) -> dict[TopicPartition, int]:
-        """The first offset that is not older, at most the last one."""
+        """The first offset that is not older than `time`, at most the last one."""
         if not last:
             return {}
         records = self._ask(lambda connection: connection.offsets(dict.fromkeys(last, max(time, 0))))
@@ -263,7 +262,7 @@ class Logs:
 
 
 class NamedConnection:
-    """A `KafkaConnection` to a cluster whose topics have these names there. Topics of other clusters are left out."""
+    """A `KafkaConnection` that translates duemq's names of topics. Topics of other clusters are left out."""
 
     def __init__(self, inner: KafkaConnection, names: TopicNames) -> None:
         self._inner, self._names = inner, names
@@ -292,7 +291,7 @@ class NamedConnection:
 
 
 class PythonConnection:
-    """A `KafkaConnection` of duemq's own client."""
+    """A `KafkaConnection` with duemq's own client."""
 
     def __init__(self, consumer: Any, options: KafkaOptions) -> None:
         self._consumer, self._options = consumer, options
@@ -309,7 +308,7 @@ class PythonConnection:
         return PythonConnection(consumer, options)
 
     async def topics(self) -> dict[str, list[int]]:
-        # Of all topics, with their leaders: a client that meets them one by one asks once for each.
+        # Metadata of all topics at once: otherwise the client sends a request for each new topic.
         client = client_of(self._consumer)
         if not await client.force_metadata_update():
             raise Unavailable(f"Kafka at {self._options.bootstrap} does not say what topics it has")
@@ -332,7 +331,7 @@ class PythonConnection:
                 for error, _, _, topic, entries in response.resources
                 if error == 0
             }
-        except (KafkaError, OSError):  # we may not ask
+        except (KafkaError, OSError):  # not authorized
             return {}
         finally:
             await admin.close()
@@ -344,7 +343,7 @@ class PythonConnection:
             places = [TopicPartition(topic, 0) for topic in topics]
             stored = await admin.list_consumer_group_offsets(group, partitions=places)
             return {where.topic: str(one.metadata) for where, one in stored.items() if one.offset >= 0}
-        except (KafkaError, OSError):  # we may not ask
+        except (KafkaError, OSError):  # not authorized
             return {}
         finally:
             await admin.close()

@@ -1,20 +1,22 @@
-"""The server that driver and executors ask, and what it accepts. No Spark in here."""
+"""The connection of driver and executors to the server, its limits, and repeated requests. Uses no Spark."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from duemq.client import Admin, Client
+from duemq.client.http.connection import http_options, tls_files
 from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
-from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.storage.limits import ImportLimits
 from duemq.tls.files import TlsFiles
 
-PATIENCE_S: Final = 120.0  # of a server that does not answer
+PATIENCE_S: Final = 120.0  # how long requests are repeated if the server does not answer
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -27,12 +29,22 @@ Sleep = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where duemq is; None: as `Admin` finds it. `timeout_s`: of one request. `tls`: files, which each machine has."""
+    """The address of duemq; None: as `Admin` finds it. `timeout_s`: of a request. `tls`: files on every machine."""
 
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = 60.0
     tls: TlsFiles = field(default_factory=TlsFiles)
+
+    @classmethod
+    def at(cls, url: str | None, api_key: str | None = None, timeout_s: float = 60.0, **more: Any) -> Self:
+        """The server, and `more` fields. Missing values come from the environment of this process: that of an executor
+        may differ. Raises BadInput."""
+        try:
+            base: str = http_options(url, None, 1.0)["base_url"]
+        except ValueError as error:
+            raise BadInput(f"option url: {error}") from error
+        return cls(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s, tls_files(), **more)
 
     def client(self) -> Admin:
         tls = self.tls
@@ -41,26 +53,26 @@ class Server:
         )
 
     def limits(self, patience_s: float = PATIENCE_S) -> Limits:
-        """See `limits_of`; asked for again for `patience_s` where the server cannot serve now."""
+        """See `limits_of`; repeated for `patience_s` while the server is unavailable."""
         with self.client() as client:
             return patiently(lambda: limits_of(client), patience_s)
 
 
 def limits_of(client: Client) -> Limits:
-    """What the server accepts: messages are judged by that before they are sent.
+    """The server's limits, to judge messages before they are sent.
 
-    Raises JobFailed for a server that is too old to tell, what the client raises for one that does not answer.
+    Raises JobFailed for a server that is too old to have them, and the client's errors.
     """
     try:
         return client.limits()
     except RejectedError as error:
         if error.code != "not_found":
             raise
-        raise JobFailed("the server does not tell what it accepts (GET /v1/limits): it is older than this") from error
+        raise JobFailed("the server has no GET /v1/limits: it is older than this release") from error
 
 
 def message_limits(limits: Limits) -> ImportLimits:
-    """Those of one message, as the rules for files take them."""
+    """The limits of one message, in the form of the rules for files."""
     return ImportLimits(
         limits.max_payload_bytes, limits.max_headers, limits.max_headers_bytes, limits.max_key_bytes, limits.topics
     )
@@ -72,7 +84,7 @@ def patiently(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> T:
-    """The answer of a call that may be repeated. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
+    """Repeat a call while the server is away. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
     pause_s, deadline = 0.0, clock() + patience_s
     while True:
         try:
@@ -92,10 +104,10 @@ def until_answered(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> list[Outcome]:
-    """The outcome of each item, in order. `outcome_of` tells it for a result, and whether it is final: the server is
-    asked again about items without a final one, until it gives no further final one for `patience_s` seconds.
+    """The outcome of each item, in order. `outcome_of` returns the outcome of a result, and whether it is final.
+    Requests for items without a final outcome are repeated until no further one arrives for `patience_s` seconds.
 
-    Raises `Unavailable` and `Unreachable` if it then gives no results either, and what refuses a whole request.
+    Raises `Unavailable` and `Unreachable` if the last request had no results, and errors that refuse a whole request.
     """
     outcomes: dict[int, Outcome] = {}
     left, pause_s, deadline = list(range(len(items))), 0.0, clock() + patience_s

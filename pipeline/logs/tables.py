@@ -1,4 +1,4 @@
-"""Tables that commands are given: files and folders by their format, tables of Spark's catalog, or behind JDBC."""
+"""Reads users' tables: files and folders by format, tables of Spark's catalog, and tables behind JDBC."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def read_table(
 ) -> DataFrame:
     """A file, a folder or a pattern of files, or a table of the catalog.
 
-    A name with a slash, with an ending of FORMATS, or of something that is there is a path of this machine, or a URI
-    (`uri_of`); any other name is one of the catalog. So is none with `kind`.
+    A name with a slash, with a suffix of FORMATS, or of an existing file is a path of this machine, or a URI
+    (`uri_of`), and so is any name with `kind`; other names are in the catalog.
 
-    `kind` is one of FORMATS; without it the name says which it is, or those of the files in the folder. CSV has a
-    header, and its columns are text: an id such as 0012 is no number; see `csv_table` for `corrupt`. So are columns of
-    CSV and JSON that are in names of folders. `options` of Spark's reader come last. Times in files that do not say
-    their zone are TIMESTAMP_NTZ, or text; a table of the catalog is as it is declared. Raises BadInput.
+    `kind` is one of FORMATS; None takes the suffix of the name or of the folder's files. CSV has a header and columns
+    of text: an id such as 0012 is no number; see `csv_table` for `corrupt`. Columns of CSV and JSON from folder names
+    are text, too. `options` of Spark's reader win. Times without a zone in files are TIMESTAMP_NTZ, or text. Raises
+    BadInput.
     """
     if kind is None and not is_path(name):
         with readable(name):
             table = spark.table(name)
-            table.schema  # noqa: B018  Connect looks only where it is asked
+            table.schema  # noqa: B018  Connect only checks on request
         return table
     if kind is not None and kind not in FORMATS:
         raise BadInput(f"{kind} is not a format of files here; known are {', '.join(FORMATS)}")
@@ -69,11 +69,10 @@ def read_table(
 
 
 def csv_table(spark: SparkSession, names: Sequence[str], options: Mapping[str, str]) -> DataFrame:
-    """Files and patterns of CSV with a header, and `CORRUPT`: a line with more or fewer columns, and one with bytes
-    that are not in the encoding, unless `options` name that. Files have the same columns in the same order.
+    """Files and patterns of CSV with a header, and `CORRUPT`: the text of a line with more or fewer columns, or (unless
+    `options` name an encoding) with bytes that are not UTF-8. Files have the same columns in the same order.
 
-    Quoted values may hold line breaks, which keeps Spark from reading one file in several tasks (`multiLine`). Raises
-    BadInput.
+    Quoted values may have line breaks, so Spark reads a file in one task (`multiLine`). Raises BadInput.
     """
     chosen = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"} | dict(options)
     reader = spark.read.format("csv").options(**chosen)
@@ -82,7 +81,7 @@ def csv_table(spark: SparkSession, names: Sequence[str], options: Mapping[str, s
         try:
             schema = local_times.text_schema(spark, reader, files, chosen)
         except (PySparkException, Py4JJavaError) as error:
-            if "matches 0 files" not in str(error):  # of the files it has found, it takes the names for patterns
+            if "matches 0 files" not in str(error):  # Spark treats the names of files it has found as patterns
                 raise
             schema = local_times.text_schema(spark, reader.option("multiLine", "false"), files, chosen)
             reader = reader.option("multiLine", chosen["multiLine"])
@@ -99,7 +98,7 @@ def csv_table(spark: SparkSession, names: Sequence[str], options: Mapping[str, s
 
 def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
     """A table behind JDBC; its driver is one of Spark's jars. Times without a zone are TIMESTAMP_NTZ, unless `options`
-    (of Spark's reader) say otherwise. Raises BadInput."""
+    of Spark's reader change that. Raises BadInput."""
     chosen = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"} | dict(options or {})
     reader = spark.read.format("jdbc").options(**chosen)
     with readable(name):
@@ -111,7 +110,7 @@ def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, s
 
 
 def jdbc_print(url: str, name: str) -> str:
-    """A checksum of a database and its table, which neither a password nor a driver's option changes."""
+    """A checksum of a database and its table, independent of passwords and driver options."""
     base = url.rpartition("@")[2] if url.startswith("jdbc:oracle:") else re.split("[?;]", url)[0]
     host = re.sub("//[^/]*@", "//", base)
     pairs = (pair.partition("=") for pair in re.split("[?&;]", url)[1:])
@@ -132,14 +131,14 @@ def snapshot_of(spark: SparkSession, name: str) -> str:
 
 
 def fingerprint(frame: DataFrame) -> str | None:
-    """A checksum that differs where a table has other columns or other files, by their names, sizes and times, whatever
-    file system they are on; None for a table without files. Raises BadInput where a file is gone."""
+    """A checksum of a table's columns and of its files' names, sizes and times, on any file system; None for a table
+    without files. Raises BadInput if a file is gone."""
     files = [unquote(file) for file in frame.inputFiles()]
     if not files:
         return None
     spark = frame.sparkSession
-    # Spark's reader of binary files lists their statuses in parallel, on every file system that Hadoop knows. Their
-    # content is not read where its column is not asked for. Folders are listed many times faster than files by name.
+    # Spark's reader of binary files lists files in parallel, on every file system that Hadoop knows. It only reads the
+    # content if that column is selected. Listing folders is many times faster than listing single files.
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # paths make no partition columns
     folders = {file.rpartition("/")[0] for file in files}
     places = folders if len(folders) < len(files) else files
@@ -155,12 +154,12 @@ def fingerprint(frame: DataFrame) -> str | None:
 
 
 def schema_of(frame: DataFrame) -> str:
-    """The columns of a table with their types, as jobs are told apart by: without those that a reader of ours adds."""
+    """The columns of a table with their types, without those that our readers add: a part of a job's identity."""
     return StructType([field for field in frame.schema if not field.name.startswith(HIDDEN)]).json()
 
 
 def _check_folders(frame: DataFrame) -> None:
-    """Raise BadInput if Spark reads a number from the name of a folder that is the text of another one."""
+    """Raise BadInput if the folder name of a numeric partition has a sign or leading zeros, which Spark drops."""
     numbers = [re.escape(field.name) for field in frame.schema if isinstance(field.dataType, IntegralType)]
     changed = re.compile(rf"/(?:{'|'.join(numbers)})=(?:[+-]|0\d)")
     if numbers and (file := next((file for file in frame.inputFiles() if changed.search(unquote(file))), None)):
@@ -187,7 +186,7 @@ def _kind_of(spark: SparkSession, name: str, uri: str) -> str:
 
 
 def _suffixes(spark: SparkSession, name: str, uri: str) -> set[str]:
-    """The suffixes of all files there, as Spark lists them, on whatever file system."""
+    """The suffixes of all files, as Spark lists them on any file system."""
     with readable(name):
         files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(uri)
         suffixes = files.select(F.regexp_extract("path", r"\.\w+$", 0).alias("suffix")).distinct()

@@ -1,4 +1,4 @@
-"""Pages of results: one HTML file that loads nothing, with plots as SVG, readable on light and on dark.
+"""Pages of results: one self-contained HTML file with plots as SVG, for light and dark mode.
 
-`document.py` makes the page and its tables, `chart.py` the plots, `place.py` puts it where the tables are.
+`document.py` makes the page and its tables, `chart.py` the plots, `place.py` writes it next to the tables.
 """

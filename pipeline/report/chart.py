@@ -1,7 +1,6 @@
 """Plots as SVG that takes its colours from the page (`document.py`).
 
-A chart has two axes, which place values; marks are given in the units of the axes, with a colour (`c0` to `c6`, or
-`bad`) and a text that is shown when a pointer rests on them.
+A chart has two axes. Marks are in the units of the axes, with a colour (`c0` to `c6`, or `bad`) and a tooltip.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def short(value: float) -> str:
 
 
 def linear(top: float, text: Callable[[float], str] = short) -> Axis:
-    """From 0 to `top`, with four to seven round numbers; the last of them may be a little more."""
+    """From 0 to `top`, with four to seven round numbers; the last one may be slightly above `top`."""
     top = top if top > 0 else 1
     size = 10 ** math.floor(math.log10(top / 4))
     step = next(factor * size for factor in (1, 2, 5, 10) if top / (factor * size) <= 6)
@@ -49,7 +48,7 @@ def linear(top: float, text: Callable[[float], str] = short) -> Axis:
 
 
 def decades(lowest: float, highest: float, text: Callable[[float], str] = short) -> Axis:
-    """A logarithmic axis of whole decades. Where `lowest` is below 1 it has a place for 0."""
+    """A logarithmic axis of whole decades, which includes 0 if `lowest` is below 1."""
     top = max(1, math.ceil(math.log10(max(highest, 1)) - 1e-9))
     if lowest < 1:
         end = math.log10(10**top + 1)
@@ -94,12 +93,12 @@ class Chart:
         self._marks.append(("circle", look, place, tip))
 
     def line(self, points: Sequence[tuple[float, float]], look: str) -> None:
-        """Through these points."""
+        """A line through these points."""
         places = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points)
         self._marks.append(("polyline", look, {"points": places}, ""))
 
     def limit(self, y: float, text: str) -> None:
-        """A value that is not to be passed, across the plot."""
+        """A limit, as a line across the plot."""
         self._limits.append((self._y(y), text))
 
     def svg(self) -> Html:

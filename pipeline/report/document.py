@@ -1,4 +1,4 @@
-"""An HTML page that needs no network: its style, its tables, and the keys of its charts (`templates/`)."""
+"""A self-contained HTML page: its style, its tables, and the keys of its charts (`templates/`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 COLOURS: Final = 7
-"""`c0` to `c6` are the colours of a chart; the last one is grey, for everything without a name."""
+"""`c0` to `c6` are the colours of a chart; the last one is grey, for the rest."""
 Html = Markup
-"""Text that is HTML already: it goes into a table as it stands, where any other text is escaped."""
+"""Text that is HTML already; other text is escaped."""
 
 
 def rendered(template: str, **values: Any) -> Html:
-    """The text that a template makes; text in `values` is escaped unless it is `Html`."""
+    """A rendered template; text in `values` is escaped unless it is `Html`."""
     return Html(_templates().get_template(template).render(values))
 
 
@@ -27,15 +27,15 @@ def document(title: str, parts: Iterable[str]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """A table. A head that ends in `|n` has a column of numbers, which stand to the right.
+    """A table. Under a head that ends in `|n` are numbers, aligned right.
 
-    Whole numbers are written with commas, None is an empty cell, and text is escaped unless it is `Html`.
+    Whole numbers get commas, None is an empty cell, and text is escaped unless it is `Html`.
     """
     return _part("table", heads, [list(zip(heads, row, strict=True)) for row in rows])
 
 
 def keys(colours: Mapping[str, str]) -> Html:
-    """Which colour of a chart is what: the classes (`c0` …) by their names."""
+    """The key of a chart: the colour classes (`c0` …) by name."""
     return _part("keys", colours)
 
 

@@ -1,4 +1,4 @@
-"""Writes a page beside the tables, on whatever file system they are."""
+"""Writes a page next to the tables, on any file system."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from duemq.pipeline.spark.connect import is_remote
 
 
 def check_page(spark: SparkSession, uri: str, option: str) -> None:
-    """Raise BadInput if no page can be written in a folder (`uri_of`): a Connect session reaches other file systems
-    through its server, which writes tables only. Call it before the work that the page reports. `option`: the option
-    that names the folder."""
+    """Raise BadInput if no page can be written to a folder (`uri_of`): on other file systems, a Connect server only
+    writes tables. Call it before the work starts. `option`: the option that names the folder."""
     if is_remote(spark) and local_path(uri) is None:
         raise BadInput(
             f"{option} {uri}: a Spark Connect session can write tables there, but no page: name a folder of this "
@@ -25,7 +24,7 @@ def check_page(spark: SparkSession, uri: str, option: str) -> None:
 
 
 def write_page(spark: SparkSession, uri: str, html: str) -> None:
-    """Make or replace the page at a URI (`uri_of`). Raises JobFailed if it cannot be written."""
+    """Write or replace the page at a URI (`uri_of`). Raises JobFailed."""
     try:
         if (path := local_path(uri)) is not None:
             _replace(path, html)

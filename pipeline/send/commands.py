@@ -1,7 +1,7 @@
-"""Rows as records of a plain Kafka client in the buffer topic (docs/guides/kafka.md), for Spark's own Kafka sink; or as
-the columns that `format("duemq")` writes.
+"""Turns rows into records of a plain Kafka client (docs/guides/kafka.md) for Spark's Kafka sink, or into the columns
+that `format("duemq")` writes.
 
-The sink writes each row at least once. A shard knows a name once, and a name has one shard: so each row is one message.
+The sink writes each row at least once. A name belongs to one shard, which accepts it once: each row is one message.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def commands_of(
     past: bool = False,
 ) -> DataFrame:
     """`key`, `value`, `headers`, `partition` and `topic` for Spark's Kafka sink, `.write` or `.writeStream`: a command
-    for each row that can be sent. The others are those of `rejects_of`.
+    for each row that can be sent; `rejects_of` has the others.
 
-    `columns`: with `name`. `shards`: how many the cluster has, see `shards_of`. `rules`, `now`, `past`: see `sendable`.
-    Of rows that have one name and differ, the first counts that the shard reads. Raises BadInput.
+    `columns`: with `name`. `shards`: see `shards_of`. `rules`, `now`, `past`: see `sendable`. If rows with the same
+    name differ, the shard accepts the first that it reads. Raises BadInput.
     """
     return commands(sendable(frame, columns, rules, now, past), columns, shards)
 
@@ -41,19 +41,18 @@ def commands_of(
 def rejects_of(
     frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
 ) -> DataFrame:
-    """The rows that cannot be sent, as they are, and the `reason` of each. Arguments as in `commands_of`."""
+    """The rows that cannot be sent, unchanged, with a `reason`. Arguments as in `commands_of`."""
     return rejected(sendable(frame, columns, rules, now, past))
 
 
 def shard_of(name: Column, shards: int) -> Column:
-    """The shard that decides about a name (int), as the server computes it: `model/messages/names.py`,
-    `shard_of_name`."""
+    """The shard of a name (int), as in `shard_of_name` (`model/messages/names.py`)."""
     prefixed = F.concat(F.lit(CLIENT.decode()), name).cast("binary")
     return F.pmod(F.crc32(prefixed), F.lit(shards)).cast("int")
 
 
 def commands(judged_rows: DataFrame, columns: Columns, shards: int, buffer: str = BUFFER) -> DataFrame:
-    """The commands of what `sendable` made: see `commands_of`. `buffer`: the name of that topic on the brokers."""
+    """The commands of rows from `sendable`: see `commands_of`. `buffer`: the buffer topic's name on the brokers."""
     if shards < 1:
         raise BadInput(f"a cluster has one shard or more, not {shards}")
     name = F.col(OWN + "name")
@@ -67,19 +66,19 @@ def commands(judged_rows: DataFrame, columns: Columns, shards: int, buffer: str 
 def fields_of(
     frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
 ) -> DataFrame:
-    """The columns that `format("duemq")` writes, of the rows of a table that can be sent; the others are those of
-    `rejects_of`. Arguments as in `commands_of`."""
+    """The columns that `format("duemq")` writes, for rows that can be sent; `rejects_of` has the others. Arguments as
+    in `commands_of`."""
     return fields(sendable(frame, columns, rules, now, past))
 
 
 def fields(judged_rows: DataFrame) -> DataFrame:
-    """The columns of what `sendable` made: see `fields_of`."""
+    """The columns of rows from `sendable`: see `fields_of`."""
     good = judged_rows.where(F.col(OWN + REASON).isNull())
     return good.select(*(F.col(OWN + name).alias(name) for name in FIELDS if OWN + name in judged_rows.columns))
 
 
 def _headers(columns: Columns) -> Column:
-    """What the message is, then its own headers. Epoch ms are exact, and a repeat has the same bytes."""
+    """duemq's headers, then the message's own. Times are epoch ms, so a repeat has the same bytes."""
     none = F.array().cast(HEADERS)
     parts = [
         F.array(

@@ -1,7 +1,7 @@
-"""Sending a table: its rows become commands, those that break a rule a table of rejects.
+"""Sends a table: its rows become commands, and those that break a rule become a table of rejects.
 
-It may be run again after any end: rows that were sent before are repeats of their names. The table is read twice, and
-once more for its rejects: what gives other rows each time has to be written down first.
+It can be run again after any end: rows that were sent before are repeats of their names. The table is read twice, and a
+third time for its rejects, so a source that returns other rows each time must be saved first.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.rules import BulkRules, rejected
 from duemq.pipeline.columns import Columns
+from duemq.pipeline.errors import RowsRejected
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.logs.kafka import Kafka
 from duemq.pipeline.send.buffer_topic import buffer_of, shards_of, sink_options
@@ -26,8 +26,8 @@ from duemq.pipeline.spark.progress import Silent, Teller, step
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """`sent` rows are in the log, on all replicas that Kafka asks for. `rejects`: where the `rejected` ones are, if
-    they were to be written. `overdue`: how many of those sent were due when the job `began` (epoch ms)."""
+    """`sent` rows are in the log, on as many replicas as Kafka requires. `rejects`: the folder of the `rejected` rows,
+    if one was named. `overdue`: sent rows that were due when the job `began` (epoch ms)."""
 
     rows: int
     sent: int
@@ -54,17 +54,16 @@ def send(
 ) -> SendResult:
     """Send the rows of a table, each once under its name, however often this is run.
 
-    `rejects`: a folder (a path of this machine, or a URI) in which one of their own gets the rejected rows. `strict`:
-    where rows are rejected nothing is sent. `compare_names`: reject rows that have one name and differ, for which the
-    names are shuffled once. `shards`: None reads them from the buffer topic. `past`: rows due more than a
-    day ago are meant; else they are rejected. Raises BadInput, RowsRejected, Unavailable and BadConfig; a job that
-    Spark gave up may be run again.
+    `rejects`: a folder (a path of this machine, or a URI) for a folder with the rejected rows. `strict`: one rejected
+    row, and nothing is sent. `compare_names`: reject rows with the same name that differ, which takes a shuffle of the
+    names. `shards`: None reads their number from the buffer topic. `past`: send rows due more than a day ago instead of
+    rejecting them. Raises BadInput, RowsRejected, Unavailable and BadConfig; a job that Spark gave up can be run again.
     """
     teller, began = teller or Silent(), clock()
     spark, shards = frame.sparkSession, shards or shards_of(kafka)
     judged_rows = sendable(frame, columns, rules, began, past)
-    # Counted before, not while it is written: what is observed below the Kafka sink never comes (Spark 4.3).
-    with step(spark, teller, "looking at all rows"):
+    # Counted before writing: Spark 4.3 never reports observations below the Kafka sink.
+    with step(spark, teller, "checking all rows"):
         judged_rows, check = looked_at(judged_rows, columns, compare_names, began)
     rows, bad = check.rows, check.rejected
     if bad and strict:
@@ -84,7 +83,7 @@ def send(
 
 
 def looked_at(judged_rows: DataFrame, columns: Columns, compare_names: bool, now: int) -> tuple[DataFrame, TableCheck]:
-    """What `sendable` made of a table, with the rows rejected that share a name and differ, and how many there are."""
+    """Rows from `sendable`, with those rejected that share a name and differ, and their counts."""
     check = look(judged_rows, now, names=compare_names)
     if not check.repeated:
         return judged_rows, check

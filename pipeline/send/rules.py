@@ -1,7 +1,7 @@
-"""Which rows can be sent as messages under names: the rules of bulk schedule without a lead, those of names, and those
-of records of plain Kafka clients (`model/messages/plain.py`).
+"""The rules for rows that are sent under names: those of bulk schedule without the lead, those for names, and those for
+records of plain Kafka clients (`model/messages/plain.py`).
 
-A row that breaks one would be a dead letter of its shard. It is rejected before, with a reason.
+A shard would turn a row that breaks them into a dead letter; here it is rejected with a reason.
 """
 
 from __future__ import annotations
@@ -15,35 +15,34 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.topics.rules import NAME, NAME_BYTES, NAME_RULE
-from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged
+from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, Wrong, judged, sentence
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
-from duemq.pipeline.columns.past import LONG_PAST, LONG_PAST_MS
+from duemq.pipeline.columns.instants import LONG_PAST, LONG_PAST_MS, shown
 from duemq.pipeline.errors import BadInput
 
 TIME_HEADERS: Final = ("x-delay", "DELAY")
-"""Headers of plain clients that say when, beside those that begin with `duemq-`. No message can have one of its own."""
+"""Time headers of plain clients without the prefix `duemq-`; messages cannot have them."""
 _NAME = rf"^(?:{NAME.pattern})\z"
-# What Python's `str.strip` takes for a space and a label may have: the server strips labels.
+# The server strips labels. These are the characters that Python's `str.strip` removes and that a label may have.
 _SPACE = r"[ \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
 _PADDED = rf"^{_SPACE}|{_SPACE}\z"
-_SHOWN = 60  # characters of a wrong value
 
 
 def sendable(
     frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
 ) -> DataFrame:
     """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be sent, or
-    null. All of it is JVM expressions on one row, so it works on streams.
+    null. It only uses JVM expressions on single rows, so it works on streams.
 
-    `rules`: its lead does not matter. `now`: epoch ms; None takes the time when a batch of a stream is made for what
-    has expired or is long past, and the time of this call for the horizon. `past`: rows due more than a day ago are
-    meant. Raises BadInput, also without a column of names.
+    `rules`: the lead is ignored. `now`: epoch ms; None judges expired and long past rows by the time of a stream's
+    batch, and the horizon by the time of this call. `past`: accept rows due more than a day ago. Raises BadInput, also
+    without a column of names.
     """
     if columns.name is None:
         raise BadInput("a column of names is missing: by its name a message that is sent twice is accepted once")
-    with_fields(frame, columns)  # refuses a column that can be no name, and one that is not there
+    with_fields(frame, columns)  # refuses a missing column of names, or one of a wrong type
     began = int(time.time() * 1000) if now is None else now
-    # With this lead the first window is that of 1970. Without the name no row is compared with others.
+    # This lead allows every window since 1970. Without the name, rows are not compared with each other.
     any_lead = replace(rules or BulkRules(), lead_ms=-began)
     name = column(columns.name).cast("string")
     judged_rows = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)
@@ -52,32 +51,27 @@ def sendable(
     return judged_rows.withColumn(OWN + REASON, F.coalesce(F.col(OWN + REASON), *wrongs))
 
 
-Wrong = tuple[Column, list[Column]]
-
-
 def _wrongs(columns: Columns, clock: Column, past: bool) -> Iterator[Wrong]:
+    due, name, expires = (F.col(OWN + field) for field in ("due_ms", "name", "expires_ms"))
+
+    def says(field: str, *parts: object) -> list[Column]:
+        return sentence(columns, field, *parts)
+
     if not past:
-        due = F.col(OWN + "due_ms")
-        about = F.lit(f"{columns.source('due_ms')}: ")
-        yield due < clock - LONG_PAST_MS, [about, due.cast("string"), F.lit(f" {LONG_PAST}")]
-    name = F.col(OWN + "name")
-    about = F.lit(f"{columns.source('name')}: ")
-    yield name.isNull(), [about, F.lit("is null; every message needs one")]
-    shown = F.left(F.make_valid_utf8(name), F.lit(_SHOWN))
-    rule = F.lit(f"must have {NAME_RULE}, not '")
-    yield ~name.rlike(_NAME) | (F.octet_length(name) > NAME_BYTES), [about, rule, shown, F.lit("'")]
+        yield due < clock - LONG_PAST_MS, says("due_ms", due.cast("string"), f" {LONG_PAST}")
+    yield name.isNull(), says("name", "is null; every message needs one")
+    yield (
+        ~name.rlike(_NAME) | (F.octet_length(name) > NAME_BYTES),
+        says("name", f"must have {NAME_RULE}, not '", shown(F.make_valid_utf8(name)), "'"),
+    )
     if columns.has_headers:
-        about = F.lit(f"{columns.source('headers')}: ")
         reserved = F.exists(F.col(OWN + "headers"), lambda header: header["name"].isin(*TIME_HEADERS))
         yield (
             reserved,
-            [about, F.lit(f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message")],
+            says("headers", f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message"),
         )
     if columns.labels is not None:
-        about = F.lit(f"{columns.source('labels')}: ")
         padded = F.exists(F.col(OWN + "labels"), lambda label: label.rlike(_PADDED))
-        yield padded, [about, F.lit("a label must not begin or end with a space")]
+        yield padded, says("labels", "a label must not begin or end with a space")
     if columns.expires is not None:
-        expires = F.col(OWN + "expires_ms")
-        about = F.lit(f"{columns.source('expires_ms')}: ")
-        yield expires < clock, [about, expires.cast("string"), F.lit(" is over")]
+        yield expires < clock, says("expires_ms", expires.cast("string"), " has passed")

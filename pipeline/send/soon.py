@@ -1,8 +1,8 @@
-"""The rows that bulk schedule rejects because they are due too soon, sent as messages.
+"""Sends the rows that bulk schedule rejects because they are due too soon.
 
-Which rows these are stands in the job's rejects, written once. Each is named after the job and its own name, so that
-the job may be run again: what was sent is a repeat, as long as the server remembers names. A table of answers says what
-became of each; once it is whole nothing is sent any more.
+They are in the job's table of rejects, which is written once. Each message is named after the job and the row's name,
+so that a repeat is recognised as long as the server remembers names. A table of answers has the outcome of each row;
+once it is complete, nothing more is sent.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules
 from duemq.pipeline.columns import OWN, Columns, column
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.uris import uri_of
+from duemq.pipeline.logs.server import Server
 from duemq.pipeline.send.commands import fields
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.spark.progress import Silent, Teller, step
-from duemq.pipeline.spark_source.options import WriteOptions, server_at
-from duemq.pipeline.spark_source.patience import REFUSED
-from duemq.pipeline.spark_source.posting import ANSWERS_DDL, posting
+from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.posting import ANSWERS_DDL, REFUSED, posting
 
-REMEMBERED_MS: Final = 24 * 3_600_000  # how long names are known after their messages ended, by default
+REMEMBERED_MS: Final = 24 * 3_600_000  # the default time for which names are remembered after their messages ended
 _NAME: Final = "duemq_job_name"
 _REJECTED: Final = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
-class SoonResult:
-    """What became of a job's rejects: `sent` are messages, now or since an earlier run, and `left` are not. `answers`:
-    a table `name, status, detail` with each of them; None where there are none."""
+class Soon:
+    """The outcome of a job's rejects: `sent` are messages, by this run or an earlier one, and `left` are not.
+    `answers`: a table `name, status, detail` with a row for each; None without rejects."""
 
     sent: int = 0
     left: int = 0
@@ -45,13 +45,12 @@ class SoonResult:
 
 
 def check_soon(soon: str, strict: bool, columns: Columns) -> None:
-    """What the option --soon of a job says, before anything is written. Raises BadInput."""
-    if soon not in ("reject", "send"):
-        raise BadInput(f"--soon: {soon!r} is not one of reject, send")
+    """Check the option --soon of a job before anything is written. Raises BadInput."""
+
     if soon == "send" and strict:
-        raise BadInput("--soon send does not go with --strict: what is due too soon is rejected before it is sent")
+        raise BadInput("--soon send does not go with --strict: rows due too soon are rejected before they are sent")
     if soon == "send" and columns.name is None:
-        raise BadInput("--soon send: what is sent needs a name, so that it is sent once: say --name COLUMN")
+        raise BadInput("--soon send: rows need names, so that each is sent once: add --name COLUMN")
 
 
 def send_soon(
@@ -62,35 +61,35 @@ def send_soon(
     rules: BulkRules | None = None,
     teller: Teller | None = None,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
-) -> SoonResult:
-    """Send those rejects of a job that break no rule but the lead. `columns`: those of the job, with names. `url`: of
-    the server; None takes what the environment says. `rules` None: those of the server.
+) -> Soon:
+    """Send those rejects of a job that only break the lead. `columns`: the job's, with names. `url`: the server's; None
+    takes the environment's. `rules` None: the server's.
 
-    Rows that were rejected for something else are so here, too; all stand in the table of answers. Raises BadInput,
-    JobFailed, and what the client raises.
+    Rows that break other rules are rejected again; the table of answers has all rows. Raises BadInput, JobFailed, and
+    the client's errors.
     """
     check_soon("send", False, columns)
     if not manifest.rejected:
-        return SoonResult()
+        return Soon()
     assert manifest.rejects is not None and columns.name is not None
     teller = teller or Silent()
     where = uri_of(manifest.rejects)
     answers = f"{where}-sent"
     if (done := _counted(spark, answers)) is not None and done.sent + done.left == manifest.rejected:
-        teller.says("what is due too soon was sent before")
+        teller.says("rows due too soon were sent before")
         return done
-    server = server_at(url)
+    server = Server.at(url)
     rules = rules or BulkRules.of(server.limits())
     if rules.server_clock(clock)() > manifest.began + REMEMBERED_MS:
         raise JobFailed(
             f"job {manifest.job} began more than {REMEMBERED_MS // 3_600_000} hours ago: the server may have forgotten "
-            f"the names of what it sent then. See which rows of {manifest.rejects} are still to be sent, and send them "
-            "by `duemq spark send`"
+            f"the names of rows that were sent then. Check which rows of {manifest.rejects} are missing, and send them "
+            "with `duemq spark send`"
         )
     try:
         rejects = spark.read.parquet(where).drop(REASON)
     except AnalysisException as error:
-        raise JobFailed(f"{manifest.rejects} cannot be read any more: what is due too soon is not known") from error
+        raise JobFailed(f"{manifest.rejects} cannot be read any more: rows due too soon are unknown") from error
     if _NAME in rejects.columns:
         raise BadInput(f"column {_NAME}: is used here; rename yours")
     own = column(columns.name).cast("string")
@@ -98,8 +97,8 @@ def send_soon(
     judged_rows = without_ambiguous(
         sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False
     )
-    with step(spark, teller, "sending what is due too soon"):
-        sent = fields(judged_rows).mapInArrow(posting(WriteOptions(server, past=True)), ANSWERS_DDL)
+    with step(spark, teller, "sending rows due too soon"):
+        sent = fields(judged_rows).mapInArrow(posting(Writing(server, past=True)), ANSWERS_DDL)
         bad = judged_rows.where(F.col(OWN + REASON).isNotNull()).select(
             F.col(OWN + "name").alias("name"), F.lit(_REJECTED).alias("status"), F.col(OWN + REASON).alias("detail")
         )
@@ -109,11 +108,11 @@ def send_soon(
     return counted
 
 
-def _counted(spark: SparkSession, answers: str) -> SoonResult | None:
+def _counted(spark: SparkSession, answers: str) -> Soon | None:
     try:
         table = spark.read.parquet(answers)
     except AnalysisException:
         return None
     counts = {row["status"]: row["count"] for row in table.groupBy("status").count().collect()}
     left = counts.pop(_REJECTED, 0) + counts.pop(REFUSED, 0)
-    return SoonResult(sum(counts.values()), left, answers)
+    return Soon(sum(counts.values()), left, answers)

@@ -1,7 +1,4 @@
-"""Sending a stream, for as long as it runs.
-
-Spark repeats a batch that was under way when its query ended. Its rows are repeats of their names then.
-"""
+"""Sends a stream. If a query ends during a batch, Spark repeats the batch, and its rows are repeats of their names."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 
 METRICS: Final = "duemq_send"
-"""The name in the query's `observedMetrics` of a batch's `rows` and `rejected`, without a folder of rejects."""
+"""The name of a batch's `rows` and `rejected` in the query's `observedMetrics`, for queries without `rejects`."""
 
 
 def send_stream(
@@ -38,16 +35,16 @@ def send_stream(
     past: bool = False,
     rules: BulkRules | None = None,
 ) -> StreamingQuery:
-    """Start a query that sends the rows of a stream, each once under its name. `checkpoint`: a folder of its own.
-    Folders are paths of this machine, or URIs.
+    """Start a query that sends the rows of a stream, each once under its name. `checkpoint`: a folder for this query
+    only. Folders are paths of this machine, or URIs.
 
     `rejects`: a folder that gets `query=ID/batch=N` for each batch with rejected rows, ID as in the checkpoint; None
-    only counts them, see `METRICS`. `every`: the least time between two batches, such as `1 second`; None is one after
-    the other. `once`: what is there now, and end. `shards`, `past`, `rules`: see `send`. Raises BadInput, Unavailable
+    only counts them, see `METRICS`. `every`: the minimum time between two batches, such as `1 second`; None: no pause.
+    `once`: end after the rows that are there now. `shards`, `past`, `rules`: see `send`. Raises BadInput, Unavailable
     and BadConfig.
     """
     if not frame.isStreaming:
-        raise BadInput("this frame is no stream: send() sends a table")
+        raise BadInput("this frame is not a stream: send() sends a table")
     shards, options = shards or shards_of(kafka), sink_options(kafka)
     if rejects is None:
         counts = F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected")

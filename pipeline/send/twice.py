@@ -1,6 +1,6 @@
-"""A look at a table before it is sent: how many rows are rejected, and which names stand for several messages.
+"""Checks a table before it is sent: how many rows are rejected, and which names stand for several messages.
 
-Of rows that have one name and differ, the server would take any one.
+If rows with the same name differ, the server would accept any one of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from duemq.pipeline.columns import FIELDS, OWN, Columns
 
 
 class TableCheck(NamedTuple):
-    """Rows, how many of them are rejected, how many of the others are due by now, and how many names are there several
-    times (0 if that was not asked)."""
+    """`rejected` of `rows`, others that are `overdue`, and names that occur several times (0 without `names`)."""
 
     rows: int
     rejected: int
@@ -25,8 +24,7 @@ class TableCheck(NamedTuple):
 
 
 def look(judged_rows: DataFrame, now: int, *, names: bool = True) -> TableCheck:
-    """Check what `sendable` made of a table. It is read once; what is shuffled of a row is a hash of its name. `now`:
-    epoch ms."""
+    """Check rows from `sendable`. The table is read once, and only hashes of names are shuffled. `now`: epoch ms."""
     is_overdue = F.col(OWN + REASON).isNull() & (F.col(OWN + "due_ms") <= now)
     counts = [F.count("*"), F.count(OWN + REASON), F.count_if(is_overdue)]
     columns = [count.alias(name) for count, name in zip(counts, TableCheck._fields, strict=False)]
@@ -43,8 +41,8 @@ def look(judged_rows: DataFrame, now: int, *, names: bool = True) -> TableCheck:
 
 
 def without_ambiguous(judged_rows: DataFrame, columns: Columns, *, equal: bool = True) -> DataFrame:
-    """What `sendable` made of a table, with all rows rejected that have one name and differ. Equal rows may stay, as
-    one message, unless `equal` is False: that is the rule of bulk schedule."""
+    """Rows from `sendable`, with all rows rejected that share a name and differ. Equal rows stay, as one message,
+    unless `equal` is False, as in bulk schedule."""
     name, reason = OWN + "name", OWN + REASON
     fields = [F.col(OWN + field) for field in FIELDS if OWN + field in judged_rows.columns]
     content, of = F.xxhash64(*fields), OWN + "of"

@@ -1,4 +1,4 @@
-"""What a Spark session has: whether the machines that will do the work can do it."""
+"""Checks a Spark session: its versions, and whether every executor can run duemq."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SparkWorker:
 
 
 def workers(spark: SparkSession, tasks: int) -> list[SparkWorker]:
-    """The executors that took part in so many tasks, sorted. Raises SparkUnavailable where one cannot run duemq."""
+    """The executors that ran `tasks` tasks, sorted. Raises SparkUnavailable if one of them cannot run duemq."""
     try:
         rows = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA).distinct().collect()
     except PySparkException as error:
@@ -42,7 +42,7 @@ def workers(spark: SparkSession, tasks: int) -> list[SparkWorker]:
 
 
 def versions(spark: SparkSession) -> dict[str, str]:
-    """The versions of Spark and Java, and where the work is done."""
+    """The versions of Spark and Java, the master and the application's id."""
     context = spark.sparkContext
     java = context._jvm.System.getProperty("java.version")  # type: ignore[union-attr]
     return {"spark": spark.version, "java": java, "master": context.master, "application": context.applicationId}
@@ -66,7 +66,7 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import duemq.client
     import duemq.storage.imports.import_file
 
-    # A worker's folder is that of its executor; on one machine all share a name.
+    # A worker runs in its executor's folder, which tells apart executors on the same host.
     where = f"{platform.node()} {os.path.basename(os.getcwd())}"
     row = [where, platform.python_version(), duemq.__version__, pa.__version__]
     yield pa.RecordBatch.from_arrays([pa.array([text]) for text in row], names=_SCHEMA.names)

@@ -1,4 +1,4 @@
-"""Spark Connect: sessions whose driver is elsewhere, so that nothing here may ask for a context or a JVM."""
+"""Spark Connect sessions: their driver runs elsewhere, so they have no `sparkContext` and no JVM."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ SCHEME = "sc://"
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether its driver is behind a Connect server."""
+    """Whether this is a Connect session."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def remote_session(name: str, url: str, settings: dict[str, str]) -> SparkSession:
-    """A session at `sc://HOST:PORT`. What can be set there is for the server to say: the rest of `settings` is passed
-    over. Raises SparkUnavailable."""
+    """A session at `sc://HOST:PORT`, without those `settings` that a client may not set. Raises SparkUnavailable."""
     try:
         builder = SparkSession.builder.remote(url).appName(name)
         for key, value in settings.items():
             builder = builder.config(key, value)
         spark: SparkSession = builder.getOrCreate()
-        spark.version  # noqa: B018  the first question to the server
-    except ImportError as error:  # pyspark raises one of its own for each package that is missing
+        spark.version  # noqa: B018  the first request to the server
+    except ImportError as error:  # pyspark raises a subclass for each missing package
         raise SparkUnavailable(f"{url} needs pyspark[connect]: {str(error).splitlines()[0]}") from error
     except Exception as error:
         raise SparkUnavailable(

@@ -1,13 +1,12 @@
-"""Where Spark has its Kafka connector from: one rule, in this order.
+"""Finds Spark's Kafka connector. The first of these wins:
 
-1. the jars of a folder, where `DUEMQ_SPARK_JARS` names one (no network is needed then);
-2. what `spark-submit` was told (`--jars`, `--packages`);
-3. four jars out of the local Maven repository, or from Maven Central (or where `spark.jars.ivySettings` says).
+1. the jars of the folder that `DUEMQ_SPARK_JARS` names (needs no network);
+2. the jars or packages given to `spark-submit` (`--jars`, `--packages`);
+3. four jars from the local Maven repository, from Maven Central, or as `spark.jars.ivySettings` says.
 
-Spark 4.3.0 has a connector of its own version that cannot be resolved everywhere: a part of it
-(`spark-token-provider-kafka`) was last published with 4.0.0. The four below run on Spark 4.3.0: reading and writing in
-batches and streams, headers, read committed. They are fetched one by one and without what they depend on: resolved as
-`spark.jars.packages`, the first would drag in a token provider that is nowhere, and jars that clash with Spark's.
+The connector published with Spark 4.3.0 does not resolve: it needs `spark-token-provider-kafka`, last published with
+4.0.0. The four jars below were tested on Spark 4.3.0: batches, streams, headers, read committed. They are fetched one
+by one without dependencies: as `spark.jars.packages`, the first would also pull in jars that clash with Spark's.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _CONNECTOR = "spark-sql-kafka"
 
 
 def from_folder(configured: Mapping[str, str]) -> dict[str, str]:
-    """The setting that brings the jars of the folder, if one is named. Raises SparkUnavailable."""
+    """The setting that adds the jars of `DUEMQ_SPARK_JARS`; empty if it is not set. Raises SparkUnavailable."""
     folder = os.environ.get(JARS_VARIABLE)
     if not folder:
         return {}
@@ -69,7 +68,7 @@ def fetch(spark: SparkSession) -> None:
 
 @contextmanager
 def _capture_ivy(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """Capture the page that Ivy prints of each jar, even where it has fetched nothing."""
+    """Capture the page that Ivy prints for every jar, fetched or not."""
     java: Any = spark.sparkContext._jvm
     printer = getattr(getattr(java.org.apache.spark.deploy, "SparkSubmit$"), "MODULE$")
     before, pages = printer.printStream(), java.java.io.ByteArrayOutputStream()

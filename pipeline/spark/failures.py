@@ -1,4 +1,4 @@
-"""What went wrong in Spark as one of our errors, in a sentence: it comes wrapped into pages of tracebacks and plans."""
+"""Turns Spark's errors, which come with pages of tracebacks and plans, into one of ours with a single sentence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from duemq.client.http.errors import BY_CODE
 from duemq.model.errors import DuemqError, Rejected, Unavailable
-from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.errors import BadInput, JobFailed, Stopped
 
 _AWAY = ("Unavailable", "DiskFull", "Unreachable")
-_OURS = "duemq."  # what the names of our errors begin with in a traceback
+_OURS = "duemq."  # the prefix of our errors in a traceback
 _OUR_ERROR = re.compile(r"^(?:duemq\.[a-z_.]+\.)(\w+): (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^\s*(?:Caused by: )(?:\w+\.)*([\w$]+(?:: .+)?)$", re.MULTILINE)
 _OF_PYTHON = re.compile(r"^((?:\w+\.)*\w+: .+)$", re.MULTILINE)
@@ -22,13 +22,12 @@ _OF_PYTHON = re.compile(r"^((?:\w+\.)*\w+: .+)$", re.MULTILINE)
 
 @contextmanager
 def failures_told(and_then: str) -> Iterator[None]:
-    """An error of ours that ended an executor's work is raised anew; any other of Spark is JobFailed, in a sentence.
-
-    `and_then`: what that means for the job, in a sentence. SQL that Spark does not understand, and names that it does
-    not know, are BadInput.
-    """
+    """Raise an executor's duemq error as the driver's own, SQL that Spark rejects as BadInput, any other Spark error as
+    JobFailed, and Ctrl-C as Stopped. `and_then`: a sentence about the state of the job, which ends the message."""
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise Stopped(f"stopped. {and_then}") from error
     except AnalysisException as error:
         raise BadInput(str(error).partition("\n")[0].partition(" SQLSTATE:")[0]) from error
     except (PySparkException, Py4JError) as error:
@@ -38,7 +37,7 @@ def failures_told(and_then: str) -> Iterator[None]:
 
 
 def sentence_of(error: Exception, also: str | None = None) -> str:
-    """The line that says what it was: of the last error of ours, or with `also` in it; else the first line."""
+    """The last line with one of our errors or with `also`; the first line if there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(_OURS) or (also is not None and also in line)]
     if telling:
@@ -47,7 +46,7 @@ def sentence_of(error: Exception, also: str | None = None) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """The line of the innermost error: what comes before it says which stage, task or file ended with that."""
+    """The innermost error, without the stage, task and file that the outer ones name."""
     text = str(error)
     if isinstance(error, PythonException) and (lines := _OF_PYTHON.findall(text)):
         return str(lines[-1])

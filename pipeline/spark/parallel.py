@@ -1,4 +1,4 @@
-"""Work side by side: several queries at the same time, and items shared out among tasks."""
+"""Parallel work: several queries at once, and files spread over tasks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ _REMOTE_TASKS: Final = 64  # a Connect server does not tell how many cores it ha
 
 
 def tasks_for(spark: SparkSession, items: int) -> int:
-    """Into how many tasks to share out files, each of which Python looks at: a few for each core. A task costs as much
-    as a look at 200 small files."""
+    """How many tasks should open `items` files in Python: a few per core. A task costs as much as opening 200 files."""
     tasks = _REMOTE_TASKS if is_remote(spark) else _PER_CORE * spark.sparkContext.defaultParallelism
     return max(1, min(items, tasks))
 
 
 def run_all(spark: SparkSession, works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each of these queries gives, in their order: while Spark plans one on the driver, its executors work on
-    another. They belong to the step that is under way (`progress.step`). Where one raises, those that have begun end
-    first."""
-    # One wrapper for each: it hands over a copy of this thread's properties, which Spark changes there.
+    """The results of these queries, in order: the driver plans one while executors run another. They count as part of
+    the current `progress.step`. If one raises, those that have started end first."""
+    # A wrapper per query: each thread gets a copy of this thread's properties, because Spark changes them.
     threads: list[Any] = [inheritable_thread_target(cast(Any, spark)) for _ in works]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         futures = [pool.submit(thread(work)) for thread, work in zip(threads, works, strict=True)]

@@ -1,7 +1,6 @@
-"""How far a Spark job is, in words a user understands: what is being done, and which share of it is.
+"""The progress of a Spark job as named steps; Spark's own bar shows numbered stages.
 
-Spark's own bar shows stages by number. Here a step has a name. How many of its tasks are done is asked of the driver in
-this process, or told by a Connect server.
+The counts of finished tasks come from the driver in this process, or from a Connect server.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ class Teller(Protocol):
     """Shows the steps of a job."""
 
     def step(self, what: str) -> None:
-        """Another step begins, such as `sorting and writing delay files`."""
+        """A step starts, such as `sorting and writing delay files`."""
 
     def share(self, done: int, total: int) -> None:
-        """So many of the tasks known so far are done."""
+        """`done` of the `total` tasks known so far have finished."""
 
     def says(self, sentence: str) -> None:
-        """A fact worth keeping, such as `10,000,000 rows accepted, 3 refused`."""
+        """Show a fact, such as `10,000,000 rows accepted, 3 refused`."""
 
 
 class Silent:
-    """Tells nothing."""
+    """Shows nothing."""
 
     def step(self, what: str) -> None: ...
 
@@ -47,7 +46,7 @@ class Silent:
 
 @contextmanager
 def step(spark: SparkSession, teller: Teller, what: str) -> Iterator[None]:
-    """What Spark does inside this block is the step `what`."""
+    """Show Spark's work inside this block as the step `what`."""
     teller.step(what)
     with _told_by_server(spark, teller.share) if is_remote(spark) else _asked_of_driver(spark, teller.share, what):
         yield
@@ -55,7 +54,7 @@ def step(spark: SparkSession, teller: Teller, what: str) -> Iterator[None]:
 
 @contextmanager
 def _told_by_server(spark: SparkSession, share: Share) -> Iterator[None]:
-    """A Connect server tells of the stages of each query while the client waits for it."""
+    """A Connect server reports the stages of a query while the client waits for its result."""
     tasks: dict[tuple[str | None, int], tuple[int, int]] = {}
 
     def tell(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
@@ -73,7 +72,7 @@ def _told_by_server(spark: SparkSession, share: Share) -> Iterator[None]:
 
 @contextmanager
 def _asked_of_driver(spark: SparkSession, share: Share, what: str) -> Iterator[None]:
-    """A thread asks the status tracker of this process."""
+    """A thread polls the status tracker of this process."""
     context, group = spark.sparkContext, f"duemq-{uuid.uuid4().hex}"
     context.setJobGroup(group, what)
     ended = threading.Event()
@@ -99,6 +98,6 @@ def _watch(spark: SparkSession, group: str, share: Share, ended: threading.Event
 
 
 def _share(stages: Collection[tuple[int, int]], share: Share) -> None:
-    """`stages`: tasks that are done, and all."""
+    """`stages`: for each, finished tasks and all tasks."""
     if stages:
         share(sum(done for done, _ in stages), sum(total for _, total in stages))

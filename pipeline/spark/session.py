@@ -1,12 +1,15 @@
-"""The one place where a Spark session is configured.
+"""Configures the Spark session, for all of the pipeline.
 
-On a laptop it is `local[*]`, quiet, and bound to the loopback. Under `spark-submit` it is what that was told: nothing
-here overrides a setting that is given there, in `spark-defaults.conf`, or by the caller.
+On a laptop it is `local[*]`, quiet, and bound to the loopback. Settings given to `spark-submit`, in
+`spark-defaults.conf` or by the caller always win.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,20 +24,22 @@ from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.spark import connect
 from duemq.pipeline.spark.check import has_connector
 from duemq.pipeline.spark.connector import fetch, from_folder, is_configured
-from duemq.pipeline.spark.java import check_java
 
+OLDEST_JAVA = 17  # for Spark 4
+_JAVA_VERSION = re.compile(r'version "(\d+)')
+_JAVA_TIMEOUT_S = 30.0
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    "spark.ui.showConsoleProgress": "false",  # ours are in words (progress.py), and it tramples other output
+    "spark.ui.showConsoleProgress": "false",  # `progress.py` shows named steps; the bar garbles other output
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Up to so many shuffle partitions Spark knows the size of each, and not only their mean: bulk/files.py.
+    # With at most this many shuffle partitions, Spark knows the size of each and not only their mean: see
+    # `bulk_schedule/files.py`.
     "spark.shuffle.minNumPartitionsToHighlyCompress": "20000",
-    # -Xss: stopping a stream while it works overflows the stack otherwise. UTC: database drivers and ORC make times of
-    # Java out of local ones, and what Java's zone leaves out in spring would be shifted. Code cache: an audit compiles
-    # more than the small one of a Java with the quick compiler alone holds. The rest: what Java itself has to say goes
-    # to stderr, for stdout is what `--json` prints.
+    # -Xss: stopping a busy stream overflows the default stack. UTC: database drivers and ORC read local times through
+    # Java's zone, which would shift those that it skips in spring. Code cache: an audit fills the default one of a Java
+    # that only has the quick compiler. The rest sends Java's own messages to stderr: stdout is for `--json`.
     "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()} "
     "-XX:ReservedCodeCacheSize=240m -XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr",
 }
@@ -44,28 +49,28 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # No UI shows them, and what Spark remembers of its work by default fills the driver: plans of an audit, and tasks.
+    # There is no UI, and the plans and tasks that Spark keeps for it by default would fill the driver.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
     "spark.ui.retainedTasks": "1000",
-    "spark.sql.shuffle.partitions": "16",  # what it begins with: adaptive execution joins small ones
+    "spark.sql.shuffle.partitions": "16",  # an initial number: adaptive execution joins small ones
 }
 
 
 def session(
     name: str, *, kafka: bool = False, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, started if there is none. `kafka`: with the connector. `settings`: more, by name.
+    """The session of this process, started if there is none. `kafka`: with the connector. `settings`: Spark's, by name.
 
-    `master` may be a Spark Connect server, `sc://HOST:PORT`, which has a connector and most settings of its own. A
-    session that runs already is given as it is: it is the caller's. Raises SparkUnavailable.
+    `master` may be a Spark Connect server, `sc://HOST:PORT`, which brings its connector and most settings. A running
+    session belongs to the caller and is returned unchanged. Raises SparkUnavailable.
     """
     if (running := SparkSession.getActiveSession()) is not None:
         return running
     if master is not None and master.startswith(connect.SCHEME):
         return connect.remote_session(name, master, dict(settings or {}))
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started Java and read its settings
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started Java and read its settings
     caller_settings = dict(settings or {}) | ({"spark.master": master} if master else {})
     if submitted:
         SparkContext._ensure_initialized()
@@ -77,7 +82,7 @@ def session(
     if kafka:
         chosen |= from_folder(chosen)
     if local:
-        # Workers run the first `python3` of PATH otherwise. On a cluster that is for spark-submit to say.
+        # By default workers run the first `python3` on PATH. On a cluster spark-submit decides.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     for key, value in chosen.items():
@@ -88,22 +93,50 @@ def session(
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise SparkUnavailable(
-            "Spark's Java ended while it started. Above is what it said. "
-            "A trimmed Java without the module jdk.incubator.vector does not do either."
+            "Spark's Java ended during startup; its output is above. Java must include the module "
+            "jdk.incubator.vector, which trimmed builds may lack."
         ) from error
-    if kafka and not is_configured(chosen) and not has_connector(spark):  # platforms have theirs on the class path
+    if kafka and not is_configured(chosen) and not has_connector(spark):  # platforms may have it on the class path
         try:
             fetch(spark)
         except BaseException:
             spark.stop()
             raise
     if submitted and "spark.log.level" not in caller_settings:
-        spark.sparkContext.setLogLevel("WARN")  # or each task is a line between those of the command
+        spark.sparkContext.setLogLevel("WARN")  # at INFO every task logs a line
     return spark
 
 
+def check_java() -> Path:
+    """The Java that Spark will start: in `JAVA_HOME`, else `java` on PATH. Raises SparkUnavailable."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None:
+        raise SparkUnavailable(
+            f"Spark needs a Java of version {OLDEST_JAVA} or newer, and there is none on PATH or in JAVA_HOME: "
+            "install a JDK"
+        )
+    if (version := _java_version(program)) < OLDEST_JAVA:
+        of = "JAVA_HOME" if home else "PATH"
+        what = f"is Java {version}" if version else "does not run"
+        raise SparkUnavailable(f"Spark needs Java {OLDEST_JAVA} or newer; {program} (of {of}) {what}")
+    return Path(program)
+
+
+def _java_version(program: str) -> int:
+    """The major version of a Java; 0 if it does not run."""
+    try:
+        result = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    version = _JAVA_VERSION.search(result.stderr)
+    return int(version[1]) if version else 0
+
+
 def chosen_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The given settings, and what they leave to us: some of that is for one machine only."""
+    """The given settings and our defaults; some defaults are only for a local master."""
     return dict(DEFAULTS) | (dict(LOCAL) if _is_local(settings) else {}) | dict(settings)
 
 
@@ -115,7 +148,7 @@ def _is_local(settings: Mapping[str, str]) -> bool:
 def running(
     name: str, *, kafka: bool = False, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session for the time of one command. Raises SparkUnavailable."""
+    """A session that ends with the block. Raises SparkUnavailable."""
     spark = session(name, kafka=kafka, master=master, settings=settings)
     try:
         yield spark
@@ -125,7 +158,7 @@ def running(
 
 @contextmanager
 def override(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session for the time of a block."""
+    """Set these settings of a session inside the block."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

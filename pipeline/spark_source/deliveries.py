@@ -1,4 +1,4 @@
-"""Reading deliveries: tasks read ranges of offsets of topics, page by page (ADR 83)."""
+"""Reads deliveries: tasks read ranges of offsets of topics, page by page (ADR 83)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from duemq.client.http.values import Record
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark_source.fields import key_of
-from duemq.pipeline.spark_source.options import DeliveryReadOptions, Offsets, Spans
+from duemq.pipeline.spark_source.options import DeliveryReading, Offsets, Spans
 
 _TASK_RECORDS: Final = 50_000
 _HEADER = T.StructType([T.StructField("name", T.StringType()), T.StructField("value", T.BinaryType())])
 
 
 def _number(name: str, digits: int) -> Callable[[Record], int | None]:
-    """The number in a header. Other programs may write to the topic, and anything into it."""
+    """The number in a header. Other programs may write anything to the topic."""
 
     def number(record: Record) -> int | None:
         text = record.headers.get(name) or ""
@@ -53,7 +53,7 @@ SCHEMA: Final = T.StructType([T.StructField(name, kind) for name, (kind, _) in _
 
 @dataclass
 class OffsetRanges(InputPartition):
-    """What one task reads of a topic: partition, first offset and end of each range."""
+    """A task's part of a topic: partition, first offset and end of each range."""
 
     topic: str
     ranges: list[tuple[int, int, int]]
@@ -62,15 +62,14 @@ class OffsetRanges(InputPartition):
 class Deliveries:
     """The records of topics, in the columns of `schema`.
 
-    Raises JobFailed for records that are deleted, and what the client raises once there is no answer for
-    `reading.patience_s` seconds.
+    Raises JobFailed for deleted records, and the client's errors after `reading.patience_s` seconds without an answer.
     """
 
-    def __init__(self, reading: DeliveryReadOptions, schema: T.StructType) -> None:
+    def __init__(self, reading: DeliveryReading, schema: T.StructType) -> None:
         self.reading, self._schema = reading, schema
 
     def spans(self, since: Offsets) -> dict[str, Spans]:
-        """What each topic has now. `since`: offsets that are still to be read."""
+        """The present spans of each topic. `since`: offsets that are not read yet."""
         with self.reading.server.client() as client:
             return {topic: self._spans(client, topic, since.get(topic, {})) for topic in self.reading.topics}
 
@@ -98,7 +97,7 @@ class Deliveries:
         left = {partition: last for partition, _, last in task.ranges}
         with self.reading.server.client() as client:
             spans = self._spans(client, topic, firsts, left)
-            # The cursor has other partitions, and those that are done, at their ends: few records come there.
+            # In the cursor, other and finished partitions are at their ends, where few records arrive.
             at = {partition: end for partition, (_, end) in enumerate(spans)} | firsts
             while left and (page := self._page(client, topic, at, left)):
                 records = [record for record in page if record.offset < left.get(record.partition, 0)]
@@ -114,8 +113,8 @@ class Deliveries:
             self._spans(client, topic, firsts)
 
     def _page(self, client: Admin, topic: str, at: Mapping[int, int], left: Mapping[int, int]) -> Sequence[Record]:
-        """The next page. An empty one says that the rest of the ranges has no records: on Kafka transactions end with
-        marks. A broker that has just begun to lead may give an empty one, too, until it knows how far its log goes."""
+        """The next page. It is empty if the rest of the ranges only has transaction marks, but also from a new leader
+        that does not know the end of its log yet."""
         cursor = encode_cursor(topic, [at.get(partition, 0) for partition in range(max(at) + 1)])
         most = min(self.reading.page, sum(last - at[partition] for partition, last in left.items()))
 
@@ -131,7 +130,7 @@ class Deliveries:
     def _spans(
         self, client: Admin, topic: str, since: Mapping[int, int], until: Mapping[int, int] | None = None
     ) -> Spans:
-        """`since`: offsets that must be kept; `until`: ends that the partitions had, if they are further."""
+        """`since`: offsets that must not be deleted; `until`: ends that the partitions must have reached."""
 
         def ask() -> Spans:
             try:
@@ -145,7 +144,7 @@ class Deliveries:
                 if partition >= len(spans) or spans[partition][1] < offset:
                     raise Unavailable(
                         f"partition {partition} of topic {topic} ends before offset {offset}, which it had: if the "
-                        "topic was made again, begin with a new checkpoint"
+                        "topic was recreated, begin with a new checkpoint"
                     )
             return spans
 
@@ -154,13 +153,13 @@ class Deliveries:
             if offset < (start := spans[partition][0]):
                 raise JobFailed(
                     f"records {offset} to {start - 1} of partition {partition} of topic {topic} were deleted before "
-                    "they were read. To go on without them, begin with a new checkpoint and say startingOffsets"
+                    "they were read. To go on without them, begin with a new checkpoint and set startingOffsets"
                 )
         return spans
 
 
 class DeliveryTable(DataSourceReader):
-    """All records up to the present ends."""
+    """All records up to the present ends of the topics."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries

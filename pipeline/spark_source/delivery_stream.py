@@ -1,4 +1,4 @@
-"""Reading deliveries as a stream (ADR 83), with interfaces that Spark has since 4.2."""
+"""Reads deliveries as a stream (ADR 83), with interfaces of Spark 4.2 and later."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from duemq.pipeline.spark_source.deliveries import Deliveries, OffsetRanges
 from duemq.pipeline.spark_source.options import Offsets, Spans
 
 JsonOffsets = Mapping[str, Mapping[str, int]]
-"""Offsets as Spark stores them: JSON makes texts of partitions."""
-_IDLE_S: Final = 0.5  # the longest pause of an idle stream: Spark would ask a hundred times a second
+"""Offsets as Spark stores them: in JSON, partitions are texts."""
+_IDLE_S: Final = 0.5  # the longest pause of an idle stream: Spark would poll a hundred times a second
 
 
 class DeliveryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each batch has up to `most` records: partitions get equal shares, and share the rest that short ones leave.
+    """Each batch has up to `most` records: partitions get equal shares, and split the rest of shorter ones.
 
-    A new partition first ends at its first record. From then on its offset is in the checkpoint, as all others.
+    A new partition first ends at its first record, to bring its offset into the checkpoint.
     """
 
     def __init__(self, deliveries: Deliveries) -> None:

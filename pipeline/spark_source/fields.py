@@ -1,4 +1,4 @@
-"""The columns that are written: those of a delay file (docs/guides/delay-files.md), with a name for each row."""
+"""The columns that can be written: those of a delay file (docs/guides/delay-files.md), with a name per row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPES: Final[dict[str, tuple[tuple[type[T.DataType], ...], str]]] = {
 
 
 def check(schema: T.StructType) -> None:
-    """Raises BadInput for columns that cannot be written."""
+    """Raise BadInput for columns that cannot be written."""
     types = {field.name: field.dataType for field in schema.fields}
     if unknown := sorted(types.keys() - _TYPES.keys()):
         raise BadInput(f"column {unknown[0]}: is not known here; known are {', '.join(FIELDS)}")
@@ -37,6 +37,6 @@ def check(schema: T.StructType) -> None:
 
 
 def key_of(read: MessageState | Record) -> bytes | None:
-    """The key of a message or record as HTTP has it, also if it is not UTF-8."""
+    """The key of a message or record, which may not be UTF-8."""
     encoded = read.raw.get("key_base64")
     return b64decode(encoded) if encoded is not None else None if read.key is None else read.key.encode()

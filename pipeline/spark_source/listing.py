@@ -1,4 +1,4 @@
-"""Reading messages: a task for each shard, range of due times and status, page by page."""
+"""Reads messages: a task per shard, range of due times and status, page by page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from duemq.client.http.requests import Filter
 from duemq.client.http.values import MessageState
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark_source.fields import key_of
-from duemq.pipeline.spark_source.options import ReadOptions
+from duemq.pipeline.spark_source.options import Reading
 
 _TEXT, _MS = T.StringType(), T.LongType()
-# Not of a DDL text: the process that Spark plans with has no session to read one.
+# Not as DDL: Spark's planning process has no session to parse it.
 SCHEMA: Final = T.StructType([
     T.StructField(name, kind)
     for name, kind in (
@@ -30,7 +30,7 @@ SCHEMA: Final = T.StructType([
 
 @dataclass
 class ShardRange(InputPartition):
-    """What one task reads."""
+    """A task's part."""
 
     shard: int
     status: str
@@ -39,13 +39,13 @@ class ShardRange(InputPartition):
 
 
 class Lister(DataSourceReader):
-    """Reads by the list API: `columns` of `SCHEMA`, by their places.
+    """Reads by the list API. `columns`: positions in `SCHEMA`.
 
-    There is no one moment that all of it shows: a message that is moved or ends meanwhile is seen as it was or as it
-    is, or in neither range. Nothing is pushed down (`pushFilters` of Spark 4.3 gives wrong results): use the options.
+    It is no snapshot: a message that moves or ends during the read is seen before or after the change, or in neither
+    range. Nothing is pushed down (`pushFilters` of Spark 4.3 gives wrong results): use the options.
     """
 
-    def __init__(self, reading: ReadOptions, columns: Sequence[int]) -> None:
+    def __init__(self, reading: Reading, columns: Sequence[int]) -> None:
         self._reading, self._columns = reading, columns
 
     def partitions(self) -> Sequence[ShardRange]:
@@ -76,7 +76,7 @@ class Lister(DataSourceReader):
                     return
 
 
-def _filter(reading: ReadOptions, part: ShardRange) -> Filter:
+def _filter(reading: Reading, part: ShardRange) -> Filter:
     values = {
         "topic": reading.topic, "key": reading.key, "label": reading.label, "status": part.status,
         "due_from": part.since, "due_to": part.until, "shard": part.shard,

@@ -1,19 +1,17 @@
-"""The options of the data source, as values. Every option is known, or it is refused by its name.
+"""Parses the options of the data source, and refuses unknown ones.
 
-Spark lowers the letters of options, and adds some of its own to those of a stream.
+Spark lowers the case of options, and adds its own for a stream.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from duemq.client.http.connection import http_options, tls_files
 from duemq.model.errors import Rejected
 from duemq.model.timing import FIRST_MS, LAST_MS, WINDOW_MS, parse_duration, parse_instant
 from duemq.pipeline.errors import BadInput
@@ -24,10 +22,10 @@ STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("scheduled",), "delivered": ("delivered",), "cancelled": ("cancelled",), "dead": ("dead",),
     "ended": ("delivered", "cancelled", "dead"),
 }  # fmt: skip
-"""What can be read of messages, and which statuses they have."""
+"""Values of the option `what`, with their statuses."""
 DELIVERIES: Final = "deliveries"
-MAX_RANGES: Final = 10_000  # of time, for each shard
-_SOME_RANGES: Final = 48  # where no length is given
+MAX_RANGES: Final = 10_000  # of time, per shard
+_SOME_RANGES: Final = 48  # by default
 _SHARED: Final = ("url", "api_key", "api_key_file", "timeout", "patience")
 _READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
 _READ_DELIVERIES: Final = (*_SHARED, "what", "topic", "page", "startingOffsets", "maxRecordsPerBatch")
@@ -35,21 +33,21 @@ _WRITE: Final = (*_SHARED, "batch", "past", "refused")
 _SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _PAGE, _BATCH = 1_000, 5_000
 _KEY_CHARACTERS: Final = 4_096
-_EARLIEST, _LATEST = -2, -1  # as Spark's Kafka source has them
+_EARLIEST, _LATEST = -2, -1  # as in Spark's Kafka source
 _RECORDS: Final = 1_000_000  # in a batch of a stream
-_DOUBLINGS: Final = 16  # of ranges that begin at the one end that is given: the last begins after years
+_DOUBLINGS: Final = 16  # of ranges with one open end: the last begins after years
 
 
 Offsets = dict[str, dict[int, int]]
 """The next offset to read, by topic and partition."""
 Spans = Sequence[tuple[int, int]]
-"""The first offset that is kept of each partition of a topic, and the next one to be given."""
+"""The first offset that is kept of each partition of a topic, and the next one."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryReadOptions:
-    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a batch of a
-    stream."""
+class DeliveryReading:
+    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a stream's
+    batch."""
 
     server: Server
     topics: tuple[str, ...]
@@ -60,7 +58,7 @@ class DeliveryReadOptions:
     patience_s: float = 300.0
 
     def first(self, spans: Mapping[str, Spans]) -> Offsets:
-        """The first offsets of a query. Raises BadInput for those that topics do not have."""
+        """The first offsets of a query. Raises BadInput for offsets outside the topics."""
         first: Offsets = {topic: {} for topic in spans}
         for topic, partitions in spans.items():
             starting = self.starting.get(topic, {})
@@ -79,9 +77,9 @@ class DeliveryReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """`since`, `until`: due times, epoch ms; `window`: ms of a range, None chooses. `page`: messages in one answer.
-    `patience_s`: so long a task asks again while it gets no answer."""
+class Reading:
+    """`since`, `until`: due times, epoch ms; `window`: ms of a range, None for a default. `page`: messages per answer.
+    `patience_s`: how long a task repeats requests without an answer."""
 
     server: Server
     statuses: tuple[str, ...] = STATUSES["pending"]
@@ -95,8 +93,8 @@ class ReadOptions:
     patience_s: float = 300.0
 
     def ranges(self) -> list[tuple[int | None, int | None]]:
-        """Ranges of due times: [since, until) in parts. If one end is open, each is twice as long as the one before it,
-        seen from the other end; if both are, there is one."""
+        """Ranges of due times: [since, until) in parts. With one open end, lengths double away from the other end; with
+        two, there is one range."""
         if self.since is None or self.until is None:
             edges: list[int | None] = [self.since, self.until]
             lengths = [(self.window or WINDOW_MS) << doubling for doubling in range(_DOUBLINGS)]
@@ -114,9 +112,9 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """`batch`: messages in one request, at most 10,000. `skip`: rows that are refused are only counted. `refused`: the
-    folder for those of a stream. `past`: rows due more than a day ago are meant."""
+class Writing:
+    """`batch`: messages in one request, at most 10,000. `skip`: only count refused rows. `refused`: the folder for
+    those of a stream. `past`: accept rows due more than a day ago."""
 
     server: Server
     batch: int = _BATCH
@@ -126,30 +124,30 @@ class WriteOptions:
     past: bool = False
 
 
-def reading(options: Mapping[str, str]) -> ReadOptions:
+def reading(options: Mapping[str, str]) -> Reading:
     """Raises BadInput."""
     values = _own_options(options, _READ)
     what = values.get("what", "pending")
     if what not in STATUSES:
         raise BadInput(f"option what: {what!r} is not one of {', '.join((*STATUSES, DELIVERIES))}")
-    return ReadOptions(
-        _server(values), STATUSES[what], _instant(values, "since"), _instant(values, "until"), _window(values),
+    return Reading(
+        _server(values), STATUSES[what], _time(values, "since"), _time(values, "until"), _time(values, "window"),
         values.get("topic"), values.get("key"), values.get("label"), _number(values, "page", _PAGE, 1_000),
         _seconds(values, "patience", 300.0),
     )  # fmt: skip
 
 
-def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> DeliveryReadOptions:
+def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> DeliveryReading:
     """Raises BadInput."""
     values = _own_options(options, _READ_DELIVERIES)
     if values.get("what") != DELIVERIES:
         raise BadInput(
-            f"option what: a stream reads {DELIVERIES}; messages by status have no order to go on from, so read them "
+            f"option what: a stream reads {DELIVERIES}; messages by status have no order to continue from: read them "
             "as a table"
         )
     topics = [topic.strip() for topic in values.get("topic", "").split(",")]
     if not all(topics):
-        raise BadInput("option topic: is missing: say which topics to read, with commas between them")
+        raise BadInput("option topic: is missing: name the topics to read, separated by commas")
     starting, otherwise = values.get("startingoffsets", "latest" if stream else "earliest"), _EARLIEST
     offsets: Any = {}
     if starting.startswith("{"):
@@ -158,7 +156,7 @@ def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> D
         otherwise = _LATEST
     elif starting != "earliest":
         raise BadInput(f"option startingOffsets: {starting!r} is not one of earliest, latest, or JSON")
-    return DeliveryReadOptions(
+    return DeliveryReading(
         _server(values), tuple(dict.fromkeys(topics)), offsets, otherwise,
         _number(values, "maxRecordsPerBatch", _RECORDS, 10**12), _number(values, "page", 10_000, 10_000),
         _seconds(values, "patience", 300.0),
@@ -179,7 +177,7 @@ def _starting(text: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, int
     )
 
 
-def writing(options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
     """Raises BadInput."""
     values = _own_options(options, _WRITE)
     refused, past = values.get("refused", "fail"), values.get("past", "reject")
@@ -189,12 +187,12 @@ def writing(options: Mapping[str, str], *, stream: bool = False) -> WriteOptions
     if folder is None and stream and refused != "skip":
         raise BadInput(
             "option refused: a stream needs a folder that all executors see under the same path, such as "
-            "/shared/refused, or skip: one row that is refused would end each run"
+            "/shared/refused, or skip: otherwise one refused row would end each run"
         )
     if folder is None and refused not in ("fail", "skip"):
         raise BadInput(f"option refused: {refused!r} is not one of fail, skip")
     batch, patience_s = _number(values, "batch", _BATCH, 10_000), _seconds(values, "patience", 300.0)
-    return WriteOptions(_server(values), batch, patience_s, refused == "skip", folder, past == "send")
+    return Writing(_server(values), batch, patience_s, refused == "skip", folder, past == "send")
 
 
 def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -203,15 +201,6 @@ def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str
     if unknown := sorted(values.keys() - {name.lower() for name in names}):
         raise BadInput(f"option {unknown[0]}: is not known here; known are {', '.join(names)}")
     return values
-
-
-def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60.0) -> Server:
-    """The server, by the driver's environment where nothing is given: executors may have another. Raises BadInput."""
-    try:
-        base: str = http_options(url, None, 1.0)["base_url"]
-    except ValueError as error:
-        raise BadInput(f"option url: {error}") from error
-    return Server(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s, tls_files())
 
 
 def _server(values: Mapping[str, str]) -> Server:
@@ -226,26 +215,18 @@ def _server(values: Mapping[str, str]) -> Server:
             key = None
         if not key:
             raise BadInput(f"option api_key_file: the first line of {path} is no key that can be read here")
-    return server_at(values.get("url"), key, _seconds(values, "timeout", 60.0))
+    return Server.at(values.get("url"), key, _seconds(values, "timeout", 60.0))
 
 
-def _instant(values: Mapping[str, str], name: str) -> int | None:
+def _time(values: Mapping[str, str], name: str) -> int | None:
+    parse = parse_duration if name == "window" else parse_instant
     try:
-        return parse_instant(values[name], f"option {name}", text=True) if name in values else None
+        ms = parse(values[name], f"option {name}", text=True) if name in values else None
     except Rejected as error:
         raise BadInput(error.detail) from error
-
-
-def _window(values: Mapping[str, str]) -> int | None:
-    if "window" not in values:
-        return None
-    try:
-        length = parse_duration(values["window"], "option window", text=True)
-    except Rejected as error:
-        raise BadInput(error.detail) from error
-    if length < 1_000:
+    if name == "window" and ms is not None and ms < 1_000:
         raise BadInput(f"option window: must be a second or longer, not {values['window']}")
-    return length
+    return ms
 
 
 def _number(values: Mapping[str, str], name: str, default: int, most: int) -> int:

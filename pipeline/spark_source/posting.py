@@ -1,4 +1,4 @@
-"""Writing rows as messages under their names, by batches over HTTP: a row that is written twice is one message."""
+"""Writes rows as named messages in batches over HTTP: a row that is written twice is one message."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from duemq.client import ABSENT, Draft
+from duemq.client import ABSENT, Draft, Message
 from duemq.client.http.blocking.message import BatchResult
+from duemq.client.http.errors import RejectedError
 from duemq.model.timing import why_implausible
-from duemq.pipeline.columns.past import why_long_past
+from duemq.pipeline.columns.instants import why_long_past
 from duemq.pipeline.errors import JobFailed
-from duemq.pipeline.spark_source.options import WriteOptions
-from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
+from duemq.pipeline.logs.server import Clock, Sleep, until_answered
+from duemq.pipeline.spark_source.options import Writing
 from duemq.pipeline.spark_source.refused import RefusedRows
 
-_BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
-_MAX_REASONS: Final = 5  # refusals that an error tells
+_BYTES: Final = 8 << 20  # of payloads and keys in one request, and of our copy in memory
+_MAX_REASONS: Final = 5  # in an error
 ANSWERS: Final = pa.schema([("name", pa.string()), ("status", pa.string()), ("detail", pa.string())])
 ANSWERS_DDL: Final = "name string, status string, detail string"
 Send = Callable[[Sequence[Draft]], Sequence[BatchResult]]
 log = logging.getLogger("duemq.pipeline")
+ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
+
+
+class PostResult(NamedTuple):
+    """The outcome of a message: accepted, repeated (accepted before), or refused with the reason."""
+
+    status: str
+    detail: str | None = None
 
 
 @dataclass
-class WriteResult(WriterCommitMessage):
-    """What one task did. `reasons`: of some of those that were refused."""
+class Written(WriterCommitMessage):
+    """The result of a task. `reasons`: for some refused rows."""
 
     accepted: int = 0
     repeated: int = 0
@@ -49,9 +58,9 @@ class WriteResult(WriterCommitMessage):
                 self.reasons = (*self.reasons, f"{shown}: {answer.detail}")
 
 
-def write(batches: Iterable[pa.RecordBatch], writing: WriteOptions) -> WriteResult:
-    """Write the rows of one task. Raises what the client does where nothing is answered any more."""
-    done, refused = WriteResult(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
+def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
+    """Write the rows of one task. Raises the client's errors."""
+    done, refused = Written(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
     with writing.server.client() as client:
         for row, answer in _answered_rows(batches, client.send_batch, writing):
             done.plus(row["name"], answer)
@@ -62,7 +71,7 @@ def write(batches: Iterable[pa.RecordBatch], writing: WriteOptions) -> WriteResu
     return done
 
 
-def posting(writing: WriteOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow`: rows to `ANSWERS`, one each, in order."""
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,10 +84,9 @@ def posting(writing: WriteOptions) -> Callable[[Iterator[pa.RecordBatch]], Itera
     return post
 
 
-def settle(messages: Iterable[Any], writing: WriteOptions) -> None:
-    """What the driver does once all tasks are done. Raises JobFailed for rows that were refused, unless they are in a
-    folder or to be skipped."""
-    done = [one for one in messages if isinstance(one, WriteResult)]
+def settle(messages: Iterable[Any], writing: Writing) -> None:
+    """Sum up all tasks on the driver. Raises JobFailed for refused rows, unless they are in a folder or skipped."""
+    done = [one for one in messages if isinstance(one, Written)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
         return
@@ -90,12 +98,12 @@ def settle(messages: Iterable[Any], writing: WriteOptions) -> None:
 
 
 class MessageWriter(DataSourceArrowWriter):
-    """Writes a table. A task that fails in between is repeated, and so are its names."""
+    """Writes a table. A failed task is repeated with the same names."""
 
-    def __init__(self, writing: WriteOptions) -> None:
+    def __init__(self, writing: Writing) -> None:
         self._writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -103,12 +111,12 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream. A batch that was under way when the query ended is repeated, and so are its names."""
+    """Writes a stream. An interrupted batch is repeated with the same names."""
 
-    def __init__(self, writing: WriteOptions) -> None:
+    def __init__(self, writing: Writing) -> None:
         self._writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -116,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def answered(
-    batches: Iterable[pa.RecordBatch], send: Send, writing: WriteOptions
+    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
 ) -> Iterator[tuple[str | None, PostResult]]:
     """The name of each row and its outcome, in order."""
     for row, answer in _answered_rows(batches, send, writing):
@@ -124,7 +132,7 @@ def answered(
 
 
 def _answered_rows(
-    batches: Iterable[pa.RecordBatch], send: Send, writing: WriteOptions
+    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
 ) -> Iterator[tuple[dict[str, Any], PostResult]]:
     for rows in _parts(batches, writing.batch):
         now = int(time.time() * 1000)
@@ -133,6 +141,32 @@ def _answered_rows(
         answers = iter(posted(sent, send, writing.patience_s))
         for row, draft in zip(rows, drafts, strict=True):
             yield row, next(answers) if isinstance(draft, Draft) else PostResult(REFUSED, draft)
+
+
+def posted(
+    drafts: Sequence[Draft],
+    send: Callable[[Sequence[Draft]], Sequence[BatchResult]],
+    patience_s: float,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> list[PostResult]:
+    """An answer for each draft, in order. All drafts have names, so those without an answer are sent again.
+
+    Raises `Unavailable` and `Unreachable` after `patience_s` seconds without an answer, and errors that refuse a whole
+    request.
+    """
+    answers: list[PostResult] = []
+    for result in until_answered(drafts, send, _outcome_of, patience_s, clock, sleep):
+        if isinstance(result, Exception):
+            raise result
+        answers.append(result)
+    return answers
+
+
+def _outcome_of(result: BatchResult) -> tuple[PostResult | Exception, bool]:
+    if isinstance(result, Message):
+        return PostResult(REPEATED if result.state.duplicate else ACCEPTED), True
+    return (PostResult(REFUSED, str(result)), True) if isinstance(result, RejectedError) else (result, False)
 
 
 def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[str, Any]]]:
@@ -150,14 +184,14 @@ def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[s
 
 
 def _bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its texts as bytes: one that is not UTF-8 is the matter of its row alone."""
+    """The batch with texts as bytes: invalid UTF-8 then only affects its row."""
     bytes_of = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     columns = [column.cast(bytes_of[column.type]) if column.type in bytes_of else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
-    """The message, or why it cannot be sent. `now`: epoch ms; None: long past times are meant."""
+    """The message, or why it cannot be sent. `now`: epoch ms; None accepts long past times."""
     what = "a column"
     try:
         for what in ("name", "topic", "due_ms", "payload"):
@@ -170,7 +204,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
         what = "key"
         key = None if row.get("key") is None else row["key"].decode()
     except UnicodeDecodeError:
-        return f"{what}: is not UTF-8, which HTTP cannot say: send it through Kafka (docs/guides/pipeline/send.md)"
+        return f"{what}: is not UTF-8, which HTTP cannot carry: send it through Kafka (docs/guides/pipeline/send.md)"
     headers, labels = _headers(row.get("headers")), row.get("labels") or None
     if isinstance(headers, str):
         return headers
@@ -188,7 +222,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
 
 
 def _headers(pairs: Any) -> list[tuple[str, bytes]] | str | None:
-    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text says why not."""
+    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text is the problem."""
     if not pairs:
         return None
     headers: list[tuple[str, bytes]] = []

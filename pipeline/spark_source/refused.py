@@ -1,4 +1,4 @@
-"""The rows of a stream that were refused, as a table: one folder for each batch of a query."""
+"""The refused rows of a stream, as a table: a folder per batch of a query."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class RefusedRows:
 
     @classmethod
     def of_task(cls, root: Path) -> Self:
-        """Of the task that runs here, by its query, batch and partition."""
+        """The refused rows of the current task, by query, batch and partition."""
         task = TaskContext.get()
         assert task is not None
         query, batch = (task.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
         return cls(root / f"query={query}" / f"batch={batch}", f"part-{task.partitionId():05}")
 
     def add(self, row: dict[str, Any], reason: str) -> None:
-        """Add a row as `posting` has it, with texts as bytes. Bad UTF-8 in a name or topic is replaced."""
+        """Add a row from `posting`, with texts as bytes. Invalid UTF-8 in a name or topic is replaced."""
         pairs = [one if isinstance(one, dict) else dict(zip(("name", "value"), one, strict=True))
                  for one in row.get("headers") or ()]  # fmt: skip
         texts = {name: None if row[name] is None else row[name].decode(errors="replace") for name in ("name", "topic")}
@@ -46,7 +46,7 @@ class RefusedRows:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows in memory. A file is there as a whole, or not at all."""
+        """Write the rows in memory to a file, atomically."""
         if not self._rows:
             return
         self._folder.mkdir(parents=True, exist_ok=True)

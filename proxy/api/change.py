@@ -20,11 +20,11 @@ from duemq.proxy.access import changed_by
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
 from duemq.proxy.gateway.base import ChangeOutcome
-from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.json_body import check_fields, read_json
 from duemq.proxy.request.message_ref import check_topic, message_ref, unknown
 from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter, read_query
 from duemq.proxy.response.render import times
-from duemq.web.body import SMALL_BODY_BYTES, check_fields
+from duemq.web.body import SMALL_BODY_BYTES
 from duemq.web.json_response import JsonResponse
 from duemq.web.problem import rejection
 

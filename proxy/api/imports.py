@@ -13,12 +13,12 @@ from duemq.model.messages.import_command import MAX_FILES, MAX_ROWS, ImportComma
 from duemq.model.timing import parse_instant, shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import ImportStatus
-from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.json_body import check_fields, read_json
 from duemq.proxy.request.query import read_number, read_query
 from duemq.proxy.response.render import times
 from duemq.storage.object_store import is_object, wrong_uri
 from duemq.storage.shard.records import IMPORTED, PENDING, REJECTED
-from duemq.web.body import SMALL_BODY_BYTES, check_fields
+from duemq.web.body import SMALL_BODY_BYTES
 from duemq.web.json_response import JsonResponse, in_slices
 
 STATES: Final = (PENDING, IMPORTED, REJECTED)

@@ -1,24 +1,32 @@
-"""Accepts one message, with or without a name."""
+"""Accepts one message, with or without a name: as JSON, or as a raw body with `duemq-*` headers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import ClockOutOfBounds, DiskFull, OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.messages.names import Name
+from duemq.model.messages.message import Draft
+from duemq.model.messages.names import Name, fingerprint
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.proxy.request.json_body import is_json, not_json, read_both
+from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_text
 from duemq.proxy.request.names import IDEMPOTENCY_KEY, client_name, name_in_header
-from duemq.proxy.request.sent_message import SentMessage, read_message
 from duemq.proxy.response.render import receipt_json
-from duemq.web.body import header
+from duemq.web.body import header, headers_of, read_body
 from duemq.web.json_response import JsonResponse
 
 
 async def post_message(service: Service, request: Request) -> Response:
     name = name_in_header(request)
-    sent = await read_message(request, service.ingress.limits)
+    sent = await _read_message(request, service.ingress.limits)
     receipt = await _accept(service, sent, name, sent.fingerprint(as_spelt=True) if name else b"")
     if receipt.conflict:
         raise idempotency_conflict(receipt, IDEMPOTENCY_KEY)
@@ -33,7 +41,7 @@ async def put_message(service: Service, request: Request) -> Response:
     condition = header(request, b"if-none-match")
     if condition not in (None, "*"):
         raise Rejected("bad_header", "If-None-Match can only be *: messages have no entity tags", "If-None-Match")
-    sent = await read_message(request, service.ingress.limits)
+    sent = await _read_message(request, service.ingress.limits)
     receipt = await _accept(service, sent, name, sent.fingerprint(as_spelt=False))
     if not receipt.known and not receipt.conflict:
         return JsonResponse(receipt_json(receipt), 201)
@@ -59,7 +67,7 @@ def _name_taken(code: str, detail: str, field: str, receipt: Receipt) -> Rejecte
     return Rejected(code, f"{detail}: {receipt.id}", field, id=receipt.id)
 
 
-async def _accept(service: Service, sent: SentMessage, name: Name, content: bytes) -> Receipt:
+async def _accept(service: Service, sent: _SentMessage, name: Name, content: bytes) -> Receipt:
     """The receipt of one message. `content`: the fingerprint of the message under the name.
 
     A repeat gets the first one's receipt, regardless of the current time and limits.
@@ -84,3 +92,69 @@ async def _accept(service: Service, sent: SentMessage, name: Name, content: byte
         if first is None:
             raise
         return first
+
+
+_FIELD_BYTES = 256 << 10  # of a JSON message without its payload
+_ESCAPED = 6  # JSON may write each byte of a payload as \\u00NN
+_OURS = b"duemq-"
+
+
+class _SentMessage(NamedTuple):
+    """`parsed`: a JSON message, with the exact text of `payload_json`; None for a raw one, whose payload is `body` and
+    whose fields are `fields`.
+
+    `fields`: the duemq-* headers before the body; trailers are not headers.
+    """
+
+    parsed: dict[str, Any] | None
+    body: bytes
+    media: bytes | None
+    fields: Sequence[tuple[bytes, bytes]] = ()
+
+    def draft(self, ingress: Ingress, now: int) -> Draft:
+        """Check the message. Raises Rejected."""
+        if self.parsed is not None:
+            return ingress.draft(self.parsed, now)
+        try:
+            return ingress.draft_from_raw(self.fields, self.body, now)
+        except Rejected as error:
+            if error.code != "missing_topic":
+                raise
+            # curl without -H does this, so explain it.
+            media_type = (self.media or b"no type").decode("latin-1").partition(";")[0]
+            hint = f"a body of {media_type} is the payload itself and its topic the header duemq-topic"
+            raise Rejected(
+                error.code, f"{hint}; a JSON message needs Content-Type: application/json", "topic"
+            ) from error
+
+    def fingerprint(self, *, as_spelt: bool) -> bytes:
+        """Differs between different messages; with `as_spelt`, also between different JSON texts of one."""
+        named = [(name + b":", value) for name, value in self.fields]  # equal names keep their order
+        content = self.body if as_spelt or self.parsed is None else canonical(self.parsed)
+        return fingerprint(content, b"\n".join(name + value for name, value in sorted(named, key=itemgetter(0))))
+
+
+async def _read_message(request: Request, limits: MessageLimits) -> _SentMessage:
+    """Read one message, up to the limits. Raises Rejected."""
+    media = headers_of(request.scope).get(b"content-type")
+    fields = [pair for pair in request.scope["headers"] if pair[0].startswith(_OURS)]
+    if is_json(media):
+        if fields:
+            first = fields[0][0].decode("latin-1")[:80]
+            raise Rejected("bad_header", f"{first}: a JSON message has its fields in its body", first)
+        parsed, body = await read_both(request, _ESCAPED * limits.max_payload_bytes + _FIELD_BYTES)
+        if PAYLOAD_JSON in parsed:
+            parsed[PAYLOAD_JSON] = payload_text(body)
+        return _SentMessage(parsed, bytes(body), media)
+    if media is None and not fields:
+        raise not_json(media)
+    return _SentMessage(None, bytes(await read_body(request, limits.max_payload_bytes)), media, fields)
+
+
+def canonical(message: dict[str, Any]) -> bytes:
+    """A canonical form of a message, independent of its JSON text. Raises Rejected for values that orjson reads but
+    cannot write."""
+    try:
+        return orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError as error:
+        raise Rejected("bad_field", f"no field of a message is nested that deeply: {error}") from error

@@ -19,7 +19,7 @@ from duemq.model.timing import shown
 from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.access import GRANT, UNCHANGED, caller_id, caller_name
 from duemq.proxy.api.endpoint import JSON, Service
-from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.json_body import check_fields, read_json
 from duemq.proxy.request.message_ref import check_topic
 from duemq.proxy.request.query import read_number, read_query, read_wait
 from duemq.proxy.response.event_stream import MEDIA_TYPE as EVENTS
@@ -27,7 +27,7 @@ from duemq.proxy.response.event_stream import EventStream
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.topic_reader import Page, TopicReader, readable
 from duemq.web.admission import share_of
-from duemq.web.body import SMALL_BODY_BYTES, check_fields, header
+from duemq.web.body import SMALL_BODY_BYTES, header
 from duemq.web.json_response import JsonResponse
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000

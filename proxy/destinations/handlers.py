@@ -17,8 +17,8 @@ from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.destinations.positions import begin_at, read_start
-from duemq.proxy.request.json_body import read_json
-from duemq.web.body import SMALL_BODY_BYTES, check_fields
+from duemq.proxy.request.json_body import check_fields, read_json
+from duemq.web.body import SMALL_BODY_BYTES
 from duemq.web.json_response import JsonResponse
 
 _BESIDE: Final = ("credentials", "start")

@@ -3,26 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 
 from duemq.bus.base import AppendResults, Batches
 from duemq.cluster.backend import Backend
-from duemq.cluster.shards.progress import Progress
-from duemq.cluster.shards.shard_reader import MessageState
+from duemq.cluster.shards.progress import Progress, TimedAnswer
+from duemq.cluster.shards.shard_reader import MessageState, NamedMessage
 from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.errors import OutcomeUnknown, Unavailable
 from duemq.model.log.ledger import Answer
 from duemq.model.messages.message import CANCEL, Terms, change_frame
+from duemq.model.messages.names import of_client
 from duemq.model.messages.plain import change_by_name
 from duemq.model.messages.record import Partition
 from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
-from duemq.proxy.gateway.message_resolver import Address, MessageResolver, NamedAddress
-from duemq.proxy.gateway.name_lookups import NameLookups
+from duemq.proxy.gateway.message_resolver import Address, MessageResolver, NamedAddress, Target
 
+_NAMES_TOGETHER = 1_000  # in one lookup
 _WITH_TIME = 16  # up to this many changes, end times are looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
+
+
+@dataclass(slots=True)
+class _Item:
+    """One change of a call. `shard`, `offset`: of its command, -1 without one. `message`: the message that it applies
+    to, once known."""
+
+    ref: str
+    target: Target
+    due: int
+    shard: int = -1
+    offset: int = -1
+    answered: TimedAnswer | None = None
+    message: Address | None = None
+    ended_at: int = 0
+
+    def frame(self, kind: int, terms: Terms | None, by: str) -> bytes | None:
+        """The command; None without one, because there is no such message or it has no shard."""
+        if isinstance(self.target, Address):
+            self.shard, self.message = self.target.shard, self.target
+            return change_frame(kind, self.target.first_key, self.due, terms, by)
+        if isinstance(self.target, NamedAddress):
+            self.shard = self.target.shard
+            return change_by_name(kind, self.ref, self.due, by)
+        return None
+
+    def outcome(self, kind: int) -> ChangeOutcome:
+        if self.target is None:
+            return ChangeOutcome(self.ref, Answer.UNKNOWN)
+        if isinstance(self.target, MessageState):
+            return ChangeOutcome(self.target.id, Answer.DELIVERED, self.target.delivered_at)
+        id_ = self.ref if self.message is None else self.message.id
+        if self.answered is None:
+            return ChangeOutcome(id_, None)
+        cancelled_at = self.answered.at if self.answered.answer is Answer.OK and kind == CANCEL else 0
+        return ChangeOutcome(id_, self.answered.answer, cancelled_at or self.ended_at)
 
 
 class MessageChanges:
@@ -50,114 +88,107 @@ class MessageChanges:
     ) -> list[ChangeOutcome]:
         """See `Gateway.change`."""
         dues = repeat(due) if isinstance(due, int) else due
-        targets = await self._resolve(refs, by_name=terms is None)
+        targets = await self._targets(refs, by_name=terms is None)
+        items = [_Item(*one) for one in zip(refs, targets, dues, strict=False)]
+        by_shard: dict[int, list[_Item]] = {}
         batches: dict[Partition, list[bytes]] = {}
-        positions: list[int] = []
-        for one, at in zip(targets, dues, strict=False):
-            if isinstance(one, Address):
-                batch = batches.setdefault((BUFFER, one.shard), [])
-                positions.append(len(batch))
-                batch.append(change_frame(kind, one.first_key, at, terms, by))
-            elif isinstance(one, NamedAddress):
-                batch = batches.setdefault((BUFFER, one.shard), [])
-                positions.append(len(batch))
-                batch.append(change_by_name(kind, one.ref, at, by))
-            else:
-                positions.append(-1)
-        results: AppendResults = {}
-        progress_of: dict[int, Progress] = {}
-        holders: dict[str, Address] = {}
+        for item in items:
+            if (frame := item.frame(kind, terms, by)) is not None:
+                by_shard.setdefault(item.shard, []).append(item)
+                batches.setdefault((BUFFER, item.shard), []).append(frame)
         if batches:
-            progress_of |= {shard: self._backend.progress(shard) for _, shard in batches}
-            for progress in progress_of.values():
-                progress.check()
-            results = await self._append(batches)
-            waits = [
-                applied_in_time(progress_of[shard], results[topic, shard].offset(len(batch) - 1), self._answer_s)
-                for (topic, shard), batch in batches.items()
-            ]
-            if len(waits) == 1:
-                await waits[0]
-            else:
-                await asyncio.gather(*waits)
-            untold: dict[int, list[NamedAddress]] = {}  # an older master, or one change of very many
-            for one, position in zip(targets, positions, strict=True):
-                if not isinstance(one, NamedAddress):
-                    continue
-                answered = progress_of[one.shard].answer(results[BUFFER, one.shard].offset(position))
-                if answered is not None and answered.first_key is not None:
-                    holders[one.ref] = self._addresses.of_key(one.shard, answered.first_key)
-                elif answered is not None and answered.answer is not Answer.UNKNOWN:
-                    untold.setdefault(one.shard, []).append(one)
-            for shard, names in untold.items():
-                last = results[BUFFER, shard].offset(len(batches[BUFFER, shard]) - 1)
-                holders |= await self._holders(shard, names, last)
-        outcomes: list[ChangeOutcome] = []
-        ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
-        for ref, one, position in zip(refs, targets, positions, strict=True):
-            if one is None:
-                outcomes.append(ChangeOutcome(ref, Answer.UNKNOWN))
-            elif isinstance(one, MessageState):
-                outcomes.append(ChangeOutcome(one.id, Answer.DELIVERED, one.delivered_at))
-            else:
-                message = one if isinstance(one, Address) else holders.get(ref)
-                id_ = ref if message is None else message.id
-                offset = results[BUFFER, one.shard].offset(position)
-                answered = progress_of[one.shard].answer(offset)
-                if answered is None:
-                    outcome = ChangeOutcome(id_, None)
-                elif answered.answer is Answer.OK:
-                    outcome = ChangeOutcome(id_, Answer.OK, answered.at if kind == CANCEL else 0)
-                else:
-                    outcome = ChangeOutcome(id_, answered.answer)
-                    if answered.answer in _ENDED and message is not None:
-                        ended.setdefault(one.shard, []).append((len(outcomes), message.first_key, offset))
-                outcomes.append(outcome)
-        if times or len(refs) <= _WITH_TIME:
-            for shard, places in ended.items():
-                keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
-                try:
-                    end_times = await self._backend.reader.when_ended(shard, keys, last)
-                except Unavailable:
-                    continue  # the answers are known, and some of the changes may be made
-                for (place, _, _), at in zip(places, end_times, strict=True):
-                    outcomes[place] = outcomes[place]._replace(at=at)
-        return outcomes
+            await self._decide(by_shard, batches)
+            for shard, some in by_shard.items():
+                await self._find_holders(shard, some)
+            if times or len(refs) <= _WITH_TIME:
+                for shard, some in by_shard.items():
+                    await self._find_end_times(shard, some)
+        return [item.outcome(kind) for item in items]
 
-    async def _resolve(
-        self, refs: Sequence[str], *, by_name: bool
-    ) -> list[Address | NamedAddress | MessageState | None]:
-        """The address of each message. A command `by_name` goes to the shard of the name, which looks it up itself."""
-        by_id, named = self._addresses.by_id, self._addresses.by_name
-        targets: list[Address | NamedAddress | MessageState | None] = [
+    async def _targets(self, refs: Sequence[str], *, by_name: bool) -> list[Target]:
+        """The target of each change. A command `by_name` goes to the shard of the name, which looks it up itself."""
+        targets: list[Target] = []
+        unresolved: list[int] = []
+        for ref in refs:
+            address = self._addresses.of(ref)
             # An older node finds any other name malformed, and stops its replica at the command.
-            by_id(ref) or (named(ref) if by_name and CONSUMER.fullmatch(ref) else None)
-            for ref in refs
-        ]
-        unresolved = [at for at, one in enumerate(targets) if one is None]
-        try:
-            looked_up = await self._addresses.find_each([refs[at] for at in unresolved])
-        except OutcomeUnknown as error:  # of a lookup, which changes nothing
-            raise Unavailable(error.detail) from error
-        for at, one in zip(unresolved, looked_up, strict=True):
-            targets[at] = one
+            if isinstance(address, Address) or (
+                isinstance(address, NamedAddress) and by_name and CONSUMER.fullmatch(ref)
+            ):
+                targets.append(address)
+            else:
+                unresolved.append(len(targets))
+                targets.append(None)
+        if unresolved:
+            try:
+                looked_up = await self._addresses.find_each([refs[at] for at in unresolved])
+            except OutcomeUnknown as error:  # of a lookup, which changes nothing
+                raise Unavailable(error.detail) from error
+            for at, one in zip(unresolved, looked_up, strict=True):
+                targets[at] = one
         return targets
 
-    async def _holders(self, shard: int, names: Sequence[NamedAddress], offset: int) -> dict[str, Address]:
-        """The messages that have these names once the command at `offset` is applied.
+    async def _decide(self, by_shard: Mapping[int, Sequence[_Item]], batches: Batches) -> None:
+        """Append the commands, and wait for the answers of their shards."""
+        progress_of = {shard: self._backend.progress(shard) for shard in by_shard}
+        for progress in progress_of.values():
+            progress.check()
+        results = await self._append(batches)
+        waits = []
+        for shard, some in by_shard.items():
+            result = results[BUFFER, shard]
+            for place, item in enumerate(some):
+                item.offset = result.offset(place)
+            waits.append(applied_in_time(progress_of[shard], some[-1].offset, self._answer_s))
+        if len(waits) == 1:
+            await waits[0]
+        else:
+            await asyncio.gather(*waits)
+        for shard, some in by_shard.items():
+            for item in some:
+                item.answered = progress_of[shard].answer(item.offset)
+
+    async def _find_holders(self, shard: int, items: Sequence[_Item]) -> None:
+        """Find the messages that have the names of changes.
 
         Only for the answers: if a lookup fails, the answer has the name instead of the id.
         """
+        untold: list[_Item] = []  # an older master, or one change of very many
+        for item in items:
+            answered = item.answered
+            if item.message is not None or answered is None:
+                continue
+            if answered.first_key is not None:
+                item.message = self._addresses.of_key(shard, answered.first_key)
+            elif answered.answer is not Answer.UNKNOWN:
+                untold.append(item)
+        if not untold:
+            return
+        names = [of_client(item.ref) for item in untold]
         try:
-            messages = await self._names.messages(shard, [name.name for name in names], offset)
+            messages = await self._names.messages(shard, names, items[-1].offset)
         except (Unavailable, OutcomeUnknown):
-            return {}
-        holders: dict[str, Address] = {}
-        for name in names:
-            message = messages.get(name.name)
-            if message is not None and (address := self._addresses.by_id(message.state.id)) is not None:
-                holders[name.ref] = address
-        return holders
+            return
+        for item, name in zip(untold, names, strict=True):
+            if (holder := messages.get(name)) is not None:
+                address = self._addresses.of(holder.state.id)
+                item.message = address if isinstance(address, Address) else None
+
+    async def _find_end_times(self, shard: int, items: Sequence[_Item]) -> None:
+        ended = [
+            (item, item.message.first_key)
+            for item in items
+            if item.message is not None and item.answered is not None and item.answered.answer in _ENDED
+        ]
+        if not ended:
+            return
+        last = max(item.offset for item, _ in ended)
+        try:
+            end_times = await self._backend.reader.when_ended(shard, [first_key for _, first_key in ended], last)
+        except Unavailable:
+            return  # the answers are known, and some of the changes may be made
+        for (item, _), at in zip(ended, end_times, strict=True):
+            item.ended_at = at
 
 
 async def applied_in_time(progress: Progress, offset: int, answer_s: float) -> bool:
@@ -166,3 +197,46 @@ async def applied_in_time(progress: Progress, offset: int, answer_s: float) -> b
         return await progress.wait_until_applied(offset, answer_s)
     except Unavailable:
         return False
+
+
+@dataclass
+class _Group:
+    """Names to look up together, once the command at `offset` is applied."""
+
+    names: dict[bytes, None] = field(default_factory=dict)
+    offset: int = -1
+
+
+class NameLookups:
+    """Lookups of names: one at a time per shard, and names that arrive during one share the next.
+
+    Batches names, because in a cluster a lookup is a request to a node, which costs more than the names in it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._groups: dict[int, tuple[_Group, asyncio.Task[dict[bytes, NamedMessage]]]] = {}  # not yet sent, by shard
+        self._turns: dict[int, asyncio.Lock] = {}
+
+    async def messages(self, shard: int, names: Sequence[bytes], offset: int) -> dict[bytes, NamedMessage]:
+        """The messages of a shard that have these names once the command at `offset` is applied, and maybe others.
+
+        Raises Unavailable or OutcomeUnknown if no node can answer.
+        """
+        if shard not in self._groups:
+            group = _Group()
+            self._groups[shard] = group, asyncio.create_task(self._look_up(shard, group), name=f"names {shard}")
+        group, task = self._groups[shard]
+        group.names.update(dict.fromkeys(names))
+        group.offset = max(group.offset, offset)
+        return await asyncio.shield(task)  # other callers wait for it, too
+
+    async def _look_up(self, shard: int, group: _Group) -> dict[bytes, NamedMessage]:
+        async with self._turns.setdefault(shard, asyncio.Lock()):
+            del self._groups[shard]  # later names go into the next one
+            names = list(group.names)
+            messages: dict[bytes, NamedMessage] = {}
+            for start in range(0, len(names), _NAMES_TOGETHER):
+                some = names[start : start + _NAMES_TOGETHER]
+                answers = await self._backend.reader.messages_by_name(shard, some, group.offset)
+                messages |= {name: one for name, one in zip(some, answers, strict=True) if one is not None}
+            return messages

@@ -38,6 +38,10 @@ class NamedAddress(NamedTuple):
     name: Name
 
 
+Target = Address | NamedAddress | MessageState | None
+"""Of a change. A `MessageState` is that of a direct message; None: there is no such message."""
+
+
 class MessageResolver:
     """Resolves ids and names. A direct message was delivered when it was sent: only its id is known."""
 
@@ -45,18 +49,14 @@ class MessageResolver:
         self._backend = backend
         self._direct_topics: dict[int, str] = {}  # by checksum
 
-    def by_id(self, ref: str) -> Address | None:
-        """The message of a shard, if the target is its id. Without a lookup."""
+    def of(self, ref: str) -> Address | NamedAddress | MessageId:
+        """The address for an id of a shard's message, or for a name; any other id as it is. Without a lookup."""
         message_id = self._backend.ids.read(ref)
-        if message_id is None or message_id.shard >= self._backend.shards:
-            return None
+        if message_id is None:
+            return self._named(ref, of_client(ref))
+        if message_id.shard >= self._backend.shards:
+            return message_id
         return Address(ref, message_id.shard, message_id.key)
-
-    def by_name(self, ref: str) -> NamedAddress | None:
-        """The address for a name; None if it is an id. Without a lookup."""
-        if self._backend.ids.read(ref) is not None:
-            return None
-        return self._named(ref, of_client(ref))
 
     def _named(self, ref: str, name: Name) -> NamedAddress:
         return NamedAddress(ref, shard_of_name(name, self._backend.shards), name)
@@ -68,17 +68,16 @@ class MessageResolver:
     async def find(self, ref: str, caller: str = "") -> Address | MessageState | None:
         """The message of a shard, the state of a direct one, or None if there is none. `caller`: see `Gateway.state`.
         Raises Unavailable."""
-        if address := self.by_id(ref):
+        address = self.of(ref)
+        if isinstance(address, Address):
             return address
-        if named := self.by_name(ref):
-            places = (self._named(ref, of_caller(caller, ref)), named) if caller else (named,)
-            for _, shard, name in places:
-                first_key = await self._backend.reader.holder(shard, name)
-                if first_key is not None:
-                    return self.of_key(shard, first_key)
-            return None
-        message_id = self._backend.ids.read(ref)
-        return await self._direct(ref, message_id) if message_id is not None and message_id.direct else None
+        if isinstance(address, MessageId):
+            return await self._direct(ref, address) if address.direct else None
+        for _, shard, name in (self._named(ref, of_caller(caller, ref)), address) if caller else (address,):
+            first_key = await self._backend.reader.holder(shard, name)
+            if first_key is not None:
+                return self.of_key(shard, first_key)
+        return None
 
     async def find_each(self, refs: Sequence[str], caller: str = "") -> list[Address | MessageState | None]:
         """See `find`."""

@@ -15,9 +15,9 @@ from duemq.model.timing import LAST_MS, parse_duration, shown
 from duemq.model.topics.rules import ID_CHARS
 from duemq.proxy.jobs.work import dead_range
 from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.request.json_body import check_fields
 from duemq.proxy.request.message_ref import check_topic
 from duemq.proxy.request.query import PREFIXES, read_filter
-from duemq.web.body import check_fields
 
 MAX_IDS: Final = 10_000
 MAX_RATE: Final = 1_000_000

@@ -29,11 +29,10 @@ from duemq.model.topics.rules import (
 )
 from duemq.model.topics.topic_names import is_of_another
 from duemq.model.topics.topic_patterns import topic_matcher
-from duemq.proxy.request.json_body import MAX_VALUES
+from duemq.proxy.request.json_body import MAX_VALUES, check_fields
 from duemq.proxy.request.json_text import PAYLOAD_JSON, JsonText
 from duemq.proxy.request.message_limits import MessageLimits as MessageLimits
 from duemq.proxy.request.raw_body import read_dashed
-from duemq.web.body import check_fields
 
 _RARE = frozenset(("key", "headers", "header_list", "labels", "expires_at", "expires_after", "destination"))
 _OTHER_PAYLOADS = ("payload_base64", PAYLOAD_JSON)

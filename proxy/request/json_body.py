@@ -7,7 +7,7 @@ too many, and in parts so that other tasks run in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import orjson
@@ -42,6 +42,14 @@ async def read_both(
     if len(body) > 2 * most_values:
         await check_values(body, most_values, code)
     return parse_json(body), body
+
+
+def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:
+    """Raises Rejected `unknown_field`, which names the first unknown field, and the known ones."""
+    for name in body:
+        if name not in fields:
+            listed = f"known {'is' if len(fields) == 1 else 'are'} {', '.join(fields)}"
+            raise Rejected("unknown_field", f"{shown(name)} is not a field here; {listed}", name[:80])
 
 
 async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: str = "payload_too_large") -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from duemq.cluster.backend import Backend
 from duemq.cluster.tracing.trace_context import Carrier, asks_for_spans, sampled_context
 from duemq.cluster.tracing.tracing import Tracing
 from duemq.model.errors import Rejected
-from duemq.model.messages.message import CANCEL, Draft, Terms
+from duemq.model.messages.message import CANCEL, Draft
 from duemq.model.messages.record import unpack_headers
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -46,22 +47,13 @@ class TracedGateway(CommandGateway):
                 span.set_attribute("messaging.message.id", answers[0].id)
             return answers
 
-    async def change(
-        self,
-        kind: int,
-        refs: Sequence[str],
-        due: int | Sequence[int] = 0,
-        *,
-        times: bool = False,
-        terms: Terms | None = None,
-        by: str = "",
-    ) -> list[ChangeOutcome]:
+    async def change(self, kind: int, refs: Sequence[str], *rest: Any, **named: Any) -> list[ChangeOutcome]:
         caller = CALLER.get()
         if caller is None or kind != CANCEL or not self._tracing.take("cancel", 1):
-            return await super().change(kind, refs, due, times=times, terms=terms, by=by)
+            return await super().change(kind, refs, *rest, **named)
         count = {"messaging.batch.message_count": len(refs)} if len(refs) > 1 else {}
         with self._tracing.request("cancel", caller, (), count) as span:
-            outcomes = await super().change(kind, refs, due, times=times, terms=terms, by=by)
+            outcomes = await super().change(kind, refs, *rest, **named)
             if len(outcomes) == 1:
                 (outcome,) = outcomes
                 span.set_attribute("messaging.message.id", outcome.id)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from pyreqwest.client import ClientBuilder
-from pyreqwest.exceptions import PyreqwestError
+from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError, RequestTimeoutError
 from pyreqwest.http import Url
 from pyreqwest.response import Response
 
@@ -22,9 +22,9 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.http import HttpOptions
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.http.answers import answered, not_connected, unanswered
 from duemq.relay.http.clients import Clients
 from duemq.relay.http.request import RequestFormat, fixed_headers
+from duemq.relay.http.times import retry_after_ms
 from duemq.relay.network.address import NoAddress
 from duemq.relay.network.resolver import Lookup, Resolver
 from duemq.relay.outlets import RelayPolicy
@@ -149,3 +149,57 @@ def _secrets(credentials: Credentials) -> list[str]:
     values = {value.removeprefix("Bearer ").removeprefix("Basic ") for _, value in fixed_headers(credentials)}
     values.add(credentials.password.get_secret_value())
     return sorted((value for value in values if len(value) >= 4), key=len, reverse=True)
+
+
+_ALWAYS_AGAIN: Final = frozenset((408, 425, 429, 503))
+_OVERLOADED: Final = frozenset((429, 503))
+_NO_CONNECTION: Final = "client error (Connect)"
+
+
+def answered(status: int, detail: str, retry_after: str, now_s: float, options: HttpOptions) -> Reply:
+    """Reply for an answer. `retry_after`: the header of that name; `detail`: the start of the body."""
+    if 200 <= status < 300:
+        return Reply(Result.ACCEPTED, str(status), detail)
+    if status == 410:
+        return Reply(Result.GONE, "410", detail)
+    rule = options.on_4xx if 400 <= status < 500 else options.on_5xx if status >= 500 else "retry"
+    if rule == "dead_letter" and status not in _ALWAYS_AGAIN:
+        return Reply(Result.REJECTED, str(status), detail)
+    wait_ms = retry_after_ms(retry_after, now_s) if retry_after else None
+    return Reply(Result.FAILED, str(status), detail, wait_ms, overloaded=status in _OVERLOADED)
+
+
+def unanswered(error: PyreqwestError) -> Reply:
+    """Reply when there was no answer, or none that is HTTP. AWAY: nothing was sent."""
+    causes = _causes(error)
+    detail = (causes[-1] if causes else str(error.message))[:MAX_DETAIL]
+    connected = not not_connected(error)
+    if isinstance(error, RequestTimeoutError):
+        if not connected:
+            return Reply(Result.AWAY, "timeout", "no connection in time")
+        return Reply(Result.FAILED, "timeout", "no answer in time", overloaded=True)
+    return Reply(Result.FAILED if connected else Result.AWAY, _status(error, causes), detail)
+
+
+def not_connected(error: PyreqwestError) -> bool:
+    """Whether the connection failed, so that another address of the endpoint may work."""
+    return _NO_CONNECTION in _causes(error)
+
+
+def _causes(error: PyreqwestError) -> list[str]:
+    """Texts of the nested errors, the root cause last. The outermost is left out: it says only the URL."""
+    if not isinstance(error, DetailedPyreqwestError):
+        return []
+    return [cause["message"] for cause in (error.details or {}).get("causes") or ()][1:]
+
+
+def _status(error: PyreqwestError, causes: list[str]) -> str:
+    # Only texts tell the client's errors apart; tests/functional/relay/test_http_endpoints.py triggers each.
+    text = " ".join(causes)
+    if _NO_CONNECTION in causes:
+        if "refused" in text:
+            return "refused"
+        return "unreachable" if "os error" in text or "tcp connect" in text else "tls_error"
+    if "connection closed" in text or "os error" in text:
+        return "disconnected"
+    return "malformed"

@@ -19,7 +19,7 @@ from nats.aio.transport import TcpTransport
 
 from duemq.model.destinations.destination import Credentials
 from duemq.model.destinations.nats import read_user_key
-from duemq.relay.base import Reply
+from duemq.relay.base import Reply, resolve
 from duemq.relay.nats.replies import ACCEPTED, acknowledged, away
 from duemq.relay.nats.tls import NatsTlsContext
 from duemq.relay.network.resolver import Resolver
@@ -126,6 +126,10 @@ class Link:
         await self._ping()  # errors of the subscription have arrived by then
 
     @property
+    def usable(self) -> bool:
+        return self.lost is None
+
+    @property
     def servers(self) -> list[str]:
         """URLs of the cluster's other servers, as announced by this one."""
         return [server.geturl() for server in self.client.discovered_servers]
@@ -184,8 +188,7 @@ class Link:
                 batch, self._unflushed = self._unflushed, []
                 await self._ping()
                 for reply in batch:
-                    if not reply.done():
-                        reply.set_result(ACCEPTED)
+                    resolve(reply, ACCEPTED)
         except Exception as error:
             self._lose(away(error, "connection_lost"))
         finally:
@@ -206,8 +209,8 @@ class Link:
 
     async def _on_answer(self, message: Msg) -> None:
         waiting = self.waiting.get(message.subject[len(self._inbox) :])
-        if waiting is not None and not waiting.reply.done():
-            waiting.reply.set_result(acknowledged(message.data, message.headers))
+        if waiting is not None:
+            resolve(waiting.reply, acknowledged(message.data, message.headers))
 
     async def _on_error(self, error: Exception) -> None:
         self._error = error
@@ -216,8 +219,8 @@ class Link:
         if refused:  # the server drops the message without an answer; nats-py lower-cases the text
             subject = subject[1:-1]  # without the quotes
             for waiting in self.waiting.values():
-                if waiting.subject.lower() == subject and not waiting.reply.done():
-                    waiting.reply.set_result(away(error))
+                if waiting.subject.lower() == subject:
+                    resolve(waiting.reply, away(error))
         elif "permissions violation" in text:
             self._lose(away(error))  # may not read the inbox: no answer would ever come
 
@@ -231,8 +234,7 @@ class Link:
         if self._timer is not None:
             self._timer.cancel()
         for waiting in self.waiting.values():
-            if not waiting.reply.done():
-                waiting.reply.set_result(reply)
+            resolve(waiting.reply, reply)
         if self._flushing is not None and self._flushing is not asyncio.current_task():
             self._flushing.cancel()
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_from_bytes
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.nats import NAMES, NatsOptions
 from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
-from duemq.relay.base import Reply, Result
+from duemq.relay.base import NotMapped
 
 BASE64_PREFIX: Final = "duemq-base64-"
 """Prefix of a header name that NATS cannot hold unchanged. Producers have no header with this prefix."""
@@ -25,14 +25,6 @@ _RESERVED: Final = re.compile(r"nats-.*|status", re.IGNORECASE)
 """Headers with a meaning to servers (`Nats-Rollup` deletes messages) or client libraries (`Status`)."""
 _FRAME_BYTES: Final = len("NATS/1.0\r\n\r\n")
 _LINE_BYTES: Final = len(": \r\n")
-
-
-class NotMapped(Exception):
-    """NATS cannot hold the message. `reply` says why."""
-
-    def __init__(self, status: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reply = Reply(Result.REJECTED, status, detail)
 
 
 class Publication(NamedTuple):

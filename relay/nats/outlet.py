@@ -8,12 +8,11 @@ from urllib.parse import urlsplit
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.nats import NatsOptions
-from duemq.relay.base import Reply, Result
-from duemq.relay.connecting import Connecting
+from duemq.relay.base import NotMapped, Reply, Result
+from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.nats.link import Link
-from duemq.relay.nats.mapping import Mapping, NotMapped
+from duemq.relay.nats.mapping import Mapping
 from duemq.relay.nats.replies import PERMISSIONS, away, too_large
-from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 
 _MAX_CONNECT_S: Final = 5.0
@@ -22,30 +21,25 @@ _MAX_SERVERS: Final = 16  # servers of a cluster to try, one after another
 _NOBODY: Final = ("unreachable", "connection_lost", "timeout", "dns_error")
 
 
-class NatsOutlet:
+class NatsOutlet(ConnectedOutlet[Link]):
     """See `relay/base.py`."""
 
     concurrency = 500
 
     def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
+        super().__init__("NATS", policy)
         options = destination.options
         assert isinstance(options, NatsOptions)
         self._url, self._credentials, self._jetstream = destination.url, credentials, options.jetstream
         self._mapping = Mapping(destination.name, options)
         # A dead connection is detected after three pings, before its messages time out.
         self._timeout_s = max(_LEAST_PING_S, min(destination.timeout / 5_000, _MAX_CONNECT_S))
-        self._resolver = Resolver(policy.private_networks)
-        self.link: Link | None = None
         self._servers: list[str] = []  # the cluster's other servers, as the last connection announced them
-        self._connected = Connecting(self._connect, "NATS")
 
     async def send(self, message: Message) -> Reply:
-        link = self.link
-        if link is None or link.lost is not None:
-            connected = await self._connected()
-            if isinstance(connected, Reply):
-                return connected
-            link = connected
+        link = await self._connected()
+        if isinstance(link, Reply):
+            return link
         try:
             subject, headers, size = self._mapping.publication(message)
         except NotMapped as error:
@@ -59,23 +53,15 @@ class NatsOutlet:
             return reply._replace(result=Result.FAILED)  # the subject contains this message's key
         return reply
 
-    async def close(self) -> None:
-        await self._connected.cancel()
-        link, self.link = self.link, None
-        if link is not None:
-            await link.close()
-        await self._resolver.close()
-
     async def _connect(self) -> Link | Reply:
-        if self.link is not None:  # lost, but its socket may be open still
-            self._servers = self.link.servers[:_MAX_SERVERS]
-            await self.link.close()
-            self.link = None
+        if (lost := self.connection) is not None:  # its socket may be open still
+            self._servers = lost.servers[:_MAX_SERVERS]
+            await lost.close()
+            self.connection = None
         failures: list[Reply] = []
         for url in (self._url, *self._servers):
             connected = await self._connect_to(url)
             if isinstance(connected, Link):
-                self.link = connected
                 return connected
             failures.append(connected)
             if connected.status == "authorization":  # the other servers would refuse, too

@@ -18,32 +18,9 @@ from duemq.relay.network.resolver import Resolver
 from duemq.relay.rabbitmq.io_services import IoServices
 from duemq.relay.rabbitmq.mapping import Publication
 from duemq.relay.rabbitmq.replies import ACCEPTED, NACK, SILENT, blocked, closed, no_route
+from duemq.relay.rabbitmq.shared_reply import SharedReply
 
 _CLOSE_S: Final = 5.0
-
-
-class Confirm:
-    """The broker's answer to one message, while it is pending."""
-
-    __slots__ = ("futures", "id")
-
-    def __init__(self, id_: str) -> None:
-        self.id = id_
-        self.futures: list[asyncio.Future[Reply]] = []
-
-    def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = loop.create_future()
-        self.futures.append(future)
-        return future
-
-    def answer(self, reply: Reply) -> bool:
-        """Returns whether any caller was still waiting."""
-        waited = False
-        for future in self.futures:
-            if not future.done():
-                future.set_result(reply)
-                waited = True
-        return waited
 
 
 class Publisher:
@@ -51,13 +28,12 @@ class Publisher:
     given up."""
 
     def __init__(
-        self, channel: Any, exchange: str, mandatory: bool, on_late: Callable[[str], None],
+        self, channel: Any, mandatory: bool, on_late: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._channel, self._exchange, self._mandatory, self._on_late = channel, exchange, mandatory, on_late
-        self._loop = asyncio.get_running_loop()
+        self._channel, self._mandatory, self._on_late = channel, mandatory, on_late
         self._tag, self._lowest = 0, 1  # the last published tag; the first that may be unanswered
-        self._by_tag: dict[int, Confirm] = {}
-        self._by_id: dict[str, Confirm] = {}
+        self._by_tag: dict[int, SharedReply] = {}
+        self._by_id: dict[str, SharedReply] = {}
         self._returned: dict[str, Reply] = {}
         self.open = True
         channel.add_on_close_callback(self._on_close)
@@ -70,16 +46,16 @@ class Publisher:
         self._channel.confirm_delivery(self._on_answer, lambda _: ready.set())
         await ready.wait()
 
-    def publish(self, id_: str, body: bytes, publication: Publication) -> asyncio.Future[Reply]:
+    def publish(self, id_: str, publication: Publication) -> asyncio.Future[Reply]:
         """Returns the broker's answer. Joins an unanswered message with the same id."""
         confirm = self._by_id.get(id_)
         if confirm is None:
             self._channel.basic_publish(
-                self._exchange, publication.routing_key, body, publication.properties, self._mandatory
+                publication.exchange, publication.routing_key, publication.body, publication.properties, self._mandatory
             )
             self._tag += 1
-            confirm = self._by_tag[self._tag] = self._by_id[id_] = Confirm(id_)
-        return confirm.wait(self._loop)
+            confirm = self._by_tag[self._tag] = self._by_id[id_] = SharedReply(id_)
+        return confirm.wait()
 
     def close(self) -> None:
         if self.open and self._channel.is_open:
@@ -115,7 +91,7 @@ class Publisher:
 
     def _on_return(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         """The broker sends a return before the confirm of the same message."""
-        id_ = properties.message_id or properties.headers["duemq-id"]
+        id_ = properties.message_id
         if id_ in self._by_id:
             self._returned[id_] = no_route(method)
 
@@ -140,6 +116,12 @@ class Link:
         self._connection: Any = None
         self._publishers: list[Publisher] = []
         self.blocked = ""
+        self.publisher: Publisher | None = None
+        """The channel for all messages that need none for themselves."""
+
+    @property
+    def usable(self) -> bool:
+        return self.publisher is not None and self.publisher.open
 
     @property
     def open(self) -> bool:
@@ -167,7 +149,7 @@ class Link:
             raise reason
         self._watch()
 
-    async def publisher(self, exchange: str, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
+    async def new_publisher(self, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
         """A new channel. It may be closed again when this returns."""
         opened: asyncio.Future[Any] = self._loop.create_future()
 
@@ -177,7 +159,7 @@ class Link:
 
         channel = self._connection.channel(on_open_callback=done)
         channel.add_on_close_callback(done)
-        publisher = Publisher(channel, exchange, mandatory, on_late)
+        publisher = Publisher(channel, mandatory, on_late)
         await opened
         if publisher.open:
             await publisher.start()

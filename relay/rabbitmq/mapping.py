@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from pika import BasicProperties
@@ -10,7 +12,8 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import Headers
 from duemq.model.destinations.rabbitmq import NAMES, SHORT_BYTES, RabbitMqOptions
 from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
-from duemq.relay.base import Reply, Result
+from duemq.relay.base import NotMapped
+from duemq.relay.held_task import celery_task, dramatiq_task, typed
 
 Value = str | bytes | int | None | list[str | bytes | None]
 """Header value: a long string, a byte array, a 64-bit integer, void for null, or an array."""
@@ -25,33 +28,35 @@ _FIELD_BYTES: Final = 6  # overhead of a header, at most, without name and value
 _PROPERTY_BYTES: Final = 1_200  # all properties and the frame, at most
 
 
-class NotMapped(Exception):
-    """AMQP cannot hold the message. `reply` says why."""
-
-    def __init__(self, status: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reply = Reply(Result.REJECTED, status, detail)
-
-
 class Publication(NamedTuple):
     """`header_bytes`: upper bound for the frame with the properties, which cannot be split."""
 
+    exchange: str
     routing_key: str
     properties: BasicProperties
     header_bytes: int
+    body: bytes
 
 
 class Mapping:
-    """Maps by the options of a destination. `by_key`: the routing key contains the message's key."""
+    """Maps by the options of a destination. `by_message`: the routing key is each message's own: it contains the
+    message's key, or a task's queue."""
 
     def __init__(self, options: RabbitMqOptions) -> None:
         self._parts = parse_name(options.routing_key, NAMES)
         self._by_topic = self._parts == (TOPIC,)
-        self.by_key = KEY in self._parts
+        self._exchange, self._envelope = options.exchange, options.envelope
+        self.by_message = KEY in self._parts or options.envelope != "none"
         self._mode = _PERSISTENT if options.persistent else 1
 
     def publication(self, message: Message) -> Publication:
         """Raises NotMapped."""
+        if self._envelope == "celery":
+            return self._celery(message)
+        if self._envelope == "dramatiq":
+            task = dramatiq_task(message)
+            properties = BasicProperties(delivery_mode=self._mode, priority=task.priority)
+            return _task(message, "", task.queue, properties, 0, task.payload)
         id_, due_ms, key = message.id, message.origin.due_ms, message.key
         headers: dict[str, Value] = {"duemq-id": id_}
         if due_ms is not None:
@@ -61,20 +66,31 @@ class Mapping:
         if message.value is None:
             headers["duemq-null"] = "true"
         properties = BasicProperties(headers=headers, delivery_mode=self._mode)
-        if len(identity := message.identity) <= SHORT_BYTES and identity.isascii():
-            properties.message_id = identity
+        properties.message_id = message_id(message)
         if due_ms is not None:
             properties.timestamp = due_ms // 1000
         size = _PROPERTY_BYTES + len(id_) + len(key or b"")
         if own := message.headers:
             size += _put(own, headers, properties)
-        return Publication(self._routing_key(message), properties, size)
+        return Publication(self._exchange, self._routing_key(message), properties, size, message.payload)
+
+    def _celery(self, message: Message) -> Publication:
+        task = celery_task(message)
+        own, expiration_ms = task.properties, task.expiration_ms
+        properties = BasicProperties(
+            content_type=task.content_type, content_encoding=task.content_encoding, headers=typed(task.headers),
+            delivery_mode=own.get("delivery_mode", self._mode), priority=task.priority,
+            correlation_id=own.get("correlation_id"), reply_to=own.get("reply_to"),
+            expiration=None if expiration_ms is None else str(expiration_ms),
+        )  # fmt: skip
+        size = 2 * len(json.dumps(task.headers)) + len(json.dumps(own))
+        return _task(message, task.exchange, task.routing_key, properties, size, task.body)
 
     def _routing_key(self, message: Message) -> str:
         if self._by_topic:
             return message.topic
         key = ""
-        if self.by_key:
+        if KEY in self._parts:
             try:
                 key = (message.key or b"").decode()
             except UnicodeDecodeError:
@@ -83,6 +99,23 @@ class Mapping:
         if len(routing_key.encode()) > SHORT_BYTES:
             raise NotMapped("routing_key", f"the routing key has more than {SHORT_BYTES} bytes")
         return routing_key
+
+
+def message_id(message: Message) -> str:
+    """The identity of a message, or its digest if it does not fit. The broker repeats it when it returns a message."""
+    identity = message.identity
+    if len(identity) <= SHORT_BYTES and identity.isascii():
+        return identity
+    return sha256(identity.encode(errors="surrogatepass")).hexdigest()
+
+
+def _task(
+    message: Message, exchange: str, routing_key: str, properties: BasicProperties, header_bytes: int, body: bytes
+) -> Publication:
+    if max(len(exchange.encode()), len(routing_key.encode())) > SHORT_BYTES:
+        raise NotMapped("routing_key", f"the task's exchange or routing key has more than {SHORT_BYTES} bytes")
+    properties.message_id = message_id(message)
+    return Publication(exchange, routing_key, properties, _PROPERTY_BYTES + header_bytes, body)
 
 
 def _put(own: Headers, headers: dict[str, Value], properties: BasicProperties) -> int:

@@ -20,13 +20,20 @@ from pika.credentials import ExternalCredentials
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
-from duemq.relay.base import Reply, Result
-from duemq.relay.connecting import Connecting
-from duemq.relay.network.resolver import Resolver
+from duemq.relay.base import NotMapped, Reply, Result
+from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.link import Link, Publisher
-from duemq.relay.rabbitmq.mapping import Mapping, NotMapped, Publication
-from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked, not_connected, topic_refused
+from duemq.relay.rabbitmq.mapping import Mapping, Publication, message_id
+from duemq.relay.rabbitmq.replies import (
+    ACCEPTED,
+    PRECONDITION_FAILED,
+    blocked,
+    exchange_refused,
+    names,
+    not_connected,
+    topic_refused,
+)
 from duemq.relay.tls import client_context
 
 _MAX_HEARTBEAT_S: Final = 10
@@ -35,14 +42,16 @@ _MAX_CONNECT_S: Final = 5.0
 _TRIES: Final = 3  # together with others, for a message that was in flight with a refused one
 _MAX_LATE: Final = 10_000  # ids of messages accepted after their callers had given up
 _LOGGER: Final = logging.getLogger("pika")
+_LOST: Final = Reply(Result.AWAY, "connection lost")
 
 
-class RabbitMqOutlet:
+class RabbitMqOutlet(ConnectedOutlet[Link]):
     """See `relay/base.py`."""
 
     concurrency = 1000
 
     def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
+        super().__init__("RabbitMQ", policy)
         options = destination.options
         assert isinstance(options, RabbitMqOptions)
         self._options = options
@@ -51,26 +60,22 @@ class RabbitMqOutlet:
         self._connect_s = min(timeout_s / 3, _MAX_CONNECT_S)
         self._silent_s = max(timeout_s * 0.6, _LEAST_SILENT_S)
         self._heartbeat_s = max(1, min(int(timeout_s / 2), _MAX_HEARTBEAT_S))
-        self._resolver = Resolver(policy.private_networks)
         self._url, self._credentials = destination.url, credentials
-        self._link: Link | None = None
-        self._publisher: Publisher | None = None
-        self._open = Connecting(self._open_once, "RabbitMQ")
         self._alone = asyncio.Lock()
         self._late: OrderedDict[str, None] = OrderedDict()
         if _LOGGER.level == logging.NOTSET:  # pika logs each attempt to connect; replies say the same
             _LOGGER.setLevel(logging.CRITICAL)
 
     async def send(self, message: Message) -> Reply:
+        id_ = message_id(message)
         for _ in range(_TRIES):
-            publisher, link = self._publisher, self._link
-            if publisher is None or link is None or not publisher.open:
-                if (failure := await self._open()) is not None:
-                    return failure
-                publisher, link = self._publisher, self._link
-                if publisher is None or link is None or not publisher.open:
-                    return Reply(Result.AWAY, "connection lost")
-            if self._late and self._late.pop(message.identity, 0) is None:
+            link = await self._connected()
+            if isinstance(link, Reply):
+                return link
+            publisher = link.publisher
+            if publisher is None or not publisher.open:
+                return _LOST
+            if self._late and self._late.pop(id_, 0) is None:
                 return ACCEPTED
             if link.blocked:
                 return blocked(link.blocked)
@@ -81,12 +86,12 @@ class RabbitMqOutlet:
             if publication.header_bytes > link.frame_bytes:
                 detail = f"the broker accepts up to {link.frame_bytes} bytes of key and headers"
                 return Reply(Result.REJECTED, "FRAME_ERROR", detail)
-            reply = await publisher.publish(message.identity, message.payload, publication)
+            reply = await publisher.publish(id_, publication)
             if reply.status == PRECONDITION_FAILED:
                 break
-            if not (self._mapping.by_key and topic_refused(reply)):
+            if not self._may_concern_another(reply):
                 return reply
-            if f"'{publication.routing_key}'" in reply.detail:
+            if names(reply, publication.exchange, publication.routing_key):
                 return reply._replace(result=Result.FAILED)
         return await self._send_alone(message, publication)
 
@@ -94,54 +99,53 @@ class RabbitMqOutlet:
         async with self._alone:
             try:
                 async with asyncio.timeout(self._connect_s):
-                    if self._link is None or not self._link.open:
-                        return Reply(Result.AWAY, "connection lost")
-                    if self._link.blocked:
-                        return blocked(self._link.blocked)
-                    publisher = await self._link.publisher(
-                        self._options.exchange, self._options.mandatory, self._accepted_late
-                    )
+                    link = self.connection
+                    if link is None or not link.open:
+                        return _LOST
+                    if link.blocked:
+                        return blocked(link.blocked)
+                    publisher = await self._new_publisher(link)
             except TimeoutError:
                 return Reply(Result.AWAY, "timeout", "the broker does not open a channel")
             if not publisher.open:
-                return Reply(Result.AWAY, "connection lost")
+                return _LOST
             try:
-                reply = await publisher.publish(message.identity, message.payload, publication)
+                reply = await publisher.publish(message_id(message), publication)
             finally:
                 publisher.close()
         if reply.status == PRECONDITION_FAILED:
             return reply._replace(result=Result.REJECTED)
-        return reply._replace(result=Result.FAILED) if self._mapping.by_key and topic_refused(reply) else reply
+        return reply._replace(result=Result.FAILED) if self._may_concern_another(reply) else reply
 
-    async def close(self) -> None:
-        await self._open.cancel()
-        link, self._link, self._publisher = self._link, None, None
-        if link is not None:
-            await link.close()
-        await self._resolver.close()
+    def _may_concern_another(self, reply: Reply) -> bool:
+        """Whether the broker refused a routing key or an exchange that only some messages have."""
+        return (self._mapping.by_message and topic_refused(reply)) or (
+            self._options.envelope == "celery" and exchange_refused(reply)
+        )
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
-    async def _open_once(self) -> Reply | None:
-        """Returns the reason if it fails."""
+    async def _connect(self) -> Link | Reply:
         try:
             parameters = _parameters(self._url, self._credentials, self._connect_s, self._heartbeat_s)
         except ValueError as error:
             return Reply(Result.AWAY, "tls", str(error))
         try:
             async with asyncio.timeout(self._connect_s):
-                if self._link is None or not self._link.open:
+                link = self.connection
+                if link is None or not link.open:
                     link = Link(self._resolver, self._silent_s)
                     await link.connect(parameters)
-                    self._link = link
-                self._publisher = await self._link.publisher(
-                    self._options.exchange, self._options.mandatory, self._accepted_late
-                )
+                    self.connection = link
+                link.publisher = await self._new_publisher(link)
         except TimeoutError:
             return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")
         except Exception as error:
             return not_connected(error)
-        return None
+        return link
+
+    async def _new_publisher(self, link: Link) -> Publisher:
+        return await link.new_publisher(self._options.mandatory, self._accepted_late)
 
     def _accepted_late(self, id_: str) -> None:
         self._late[id_] = None

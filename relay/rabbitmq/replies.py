@@ -51,6 +51,16 @@ def topic_refused(reply: Reply) -> bool:
     return reply.status == _WORDS[403] and "access to topic '" in reply.detail
 
 
+def exchange_refused(reply: Reply) -> bool:
+    """Whether the exchange does not exist, or the user may not write to it."""
+    return reply.status in (_WORDS[403], _WORDS[404]) and "exchange '" in reply.detail and not topic_refused(reply)
+
+
+def names(reply: Reply, exchange: str, routing_key: str) -> bool:
+    """Whether the broker refused this routing key or exchange, and not that of another message in flight."""
+    return (f"topic '{routing_key}'" if topic_refused(reply) else f"exchange '{exchange}'") in reply.detail
+
+
 def not_connected(reason: BaseException) -> Reply:
     """Why there is no connection."""
     for error in _chain(reason):

@@ -9,7 +9,9 @@ import orjson
 
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.redis import NAMES, RedisOptions
-from duemq.model.destinations.template import KEY, TOPIC, parse_name
+from duemq.model.destinations.template import KEY, QUEUE, TOPIC, parse_name
+from duemq.relay.base import NotMapped
+from duemq.relay.held_task import celery_task, dramatiq_task
 from duemq.relay.redis.script import SCRIPT, SHA
 
 Words = tuple[str | bytes | int, ...]
@@ -18,10 +20,6 @@ Words = tuple[str | bytes | int, ...]
 HEADER: Final = b"header:"
 NULL_HEADER: Final = b"null-header:"
 MARKER: Final = b"duemq:"
-
-
-class NoKey(Exception):
-    """The name is made of the message's key, and the message has none."""
 
 
 class Commands:
@@ -38,34 +36,50 @@ class Commands:
             self._trim = (b"MAXLEN", b"~", options.max_length)
 
     def words(self, message: Message) -> Words:
-        """Raises NoKey."""
-        options, name = self._options, self._name_of(message)
+        """Raises NotMapped."""
+        options = self._options
+        if options.envelope == "celery":
+            task = celery_task(message)
+            if task.exchange:
+                raise NotMapped("exchange", f"Celery's exchange {task.exchange!r}: in Redis there are only queues")
+            name = self._name_of(message, task.routing_key + task.list_suffix)
+            return self._added(message, name, "LPUSH", task.kombu_json())  # workers pop from the right
+        if options.envelope == "dramatiq":
+            dramatiq = dramatiq_task(message)
+            name = self._name_of(message, dramatiq.queue)
+            return self._added(message, name, "RPUSH", *dramatiq.redis_message(), more_keys=(name + b".msgs",))
+        name = self._name_of(message)
         if options.kind == "pubsub":
             return "PUBLISH", name, self._value(message)
-        command: str
-        added: Words
         if options.kind == "stream":
-            command, added = "XADD", (*self._trim, b"*", *fields(message))
-        else:
-            command, added = "RPUSH", (self._value(message),)
+            return self._added(message, name, "XADD", *self._trim, b"*", *fields(message))
+        return self._added(message, name, "RPUSH", self._value(message))
+
+    def _added(
+        self, message: Message, name: bytes, command: str, *added: str | bytes | int, more_keys: Words = ()
+    ) -> Words:
+        options = self._options
         if not options.dedup_window and not self._bounded_list:
             return command, name, *added
         keys: Words = (1, name)
         if options.dedup_window:
             # The braces put both keys into one slot of a cluster: the slot that the name has without braces.
-            keys = (2, name, b"%b{%b}:%b" % (MARKER, name, message.identity.encode()))
+            keys = (2 + len(more_keys), name, b"%b{%b}:%b" % (MARKER, name, message.identity.encode()), *more_keys)
         limit = options.max_length if self._bounded_list else 0
         return "EVALSHA", SHA, *keys, options.dedup_window, limit, command, *added
 
-    def _name_of(self, message: Message) -> bytes:
+    def _name_of(self, message: Message, queue: str = "") -> bytes:
         parts: list[bytes] = []
         for part in self._name:
             if isinstance(part, bytes):
                 parts.append(part)
             elif part == TOPIC:
                 parts.append(message.topic.encode())
+            elif part == QUEUE:
+                parts.append(queue.encode())
             elif message.key is None:
-                raise NoKey(f"the {self._options.kind} is named after the key, but the message has no key")
+                kind = self._options.kind
+                raise NotMapped("no_key", f"the {kind} is named after the key, but the message has no key")
             else:
                 parts.append(_without_braces(message.key))
         return b"".join(parts)

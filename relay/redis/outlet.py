@@ -25,12 +25,12 @@ from redis.exceptions import (
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.redis import RedisOptions
-from duemq.relay.base import Reply, Result
+from duemq.relay.base import NotMapped, Reply, Result, resolve
 from duemq.relay.connecting import Connecting
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
-from duemq.relay.redis.commands import Commands, NoKey, Words, name_of, with_script
+from duemq.relay.redis.commands import Commands, Words, name_of, with_script
 from duemq.relay.redis.replies import (
     ADDED,
     CLOSED,
@@ -74,8 +74,8 @@ class RedisOutlet:
             return CLOSED
         try:
             words = self._commands.words(message)
-        except NoKey as error:
-            return Reply(Result.REJECTED, "no_key", str(error))
+        except NotMapped as error:
+            return error.reply
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
         self._waiting.append(_Sending(words, answer, loop.time()))
@@ -111,7 +111,7 @@ class RedisOutlet:
         while self._waiting and len(batch) < _MAX_BATCH:
             sending = self._waiting.popleft()
             if sending.since < latest:
-                _resolve(sending.answer, NOT_WRITTEN)
+                resolve(sending.answer, NOT_WRITTEN)
             elif not sending.answer.done():
                 batch.append(sending)
         return batch
@@ -126,11 +126,11 @@ class RedisOutlet:
                     sending.answer.set_exception(error)
         finally:
             for sending, reply in zip(batch, replies, strict=True):
-                _resolve(sending.answer, reply)
+                resolve(sending.answer, reply)
 
     def _answer_waiting(self, reply: Reply) -> None:
         for sending in self._waiting:
-            _resolve(sending.answer, reply)
+            resolve(sending.answer, reply)
         self._waiting.clear()
 
     async def _replies(self, commands: list[Words]) -> list[Reply]:
@@ -235,8 +235,3 @@ def _wait(options: RedisOptions, timeout_ms: int) -> Words | None:
     if options.fsync:
         return "WAITAOF", 1, options.replicas, timeout_ms
     return ("WAIT", options.replicas, timeout_ms) if options.replicas else None
-
-
-def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
-    if not answer.done():  # the message was cancelled
-        answer.set_result(reply)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Final
 
-# KEYS: the stream or list; the marker, which says that the message was added. ARGV: lifetime of the marker (ms), length
+# KEYS: the stream or list; the marker, which says that the message was added; for Dramatiq, the hash of its messages,
+# whose list has only their ids (each ARGV[4], the message ARGV[5]). ARGV: lifetime of the marker (ms), length
 # limit of the list (0 = none), and the command with its words after the key.
 # A repeat writes the marker again, so that its lifetime restarts and WAITAOF has a write to wait for.
 # The marker is set last: a script that fails is not rolled back, and a marker without its message would lose the
@@ -21,6 +22,11 @@ if limit > 0 then
   local length = redis.pcall('LLEN', KEYS[1])
   if type(length) == 'table' then return length end
   if length >= limit then return redis.error_reply('FULL the list has ' .. length .. ' elements') end
+end
+if KEYS[3] then
+  local kept = redis.pcall('HSET', KEYS[3], ARGV[4], ARGV[5])
+  if type(kept) == 'table' then return kept end
+  table.remove(ARGV, 5)
 end
 local added = redis.pcall(ARGV[3], KEYS[1], unpack(ARGV, 4))
 if type(added) == 'table' then return added end

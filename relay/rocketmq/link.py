@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
 
-from duemq.relay.base import Reply, Result
+from duemq.relay.base import Reply, Result, resolve
 from duemq.relay.connecting import Connecting
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.rocketmq.channels import Channels
@@ -41,6 +41,8 @@ from duemq.relay.rocketmq.requests import Batches, Sending, send_request
 
 _ATTEMPTS: Final = 3  # per message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0
+_RENEW_S: Final = 2.0
+"""How long a lost connection may recover, and how old it must be, before it is replaced."""
 _TIMED_OUT: Final = "DEADLINE_EXCEEDED"
 _ROUTE_ATTEMPTS, _ROUTE_PAUSE_S = 10, 0.02
 
@@ -88,6 +90,12 @@ class Link:
         self._woken = False
         self._closed = False
 
+    @property
+    def usable(self) -> bool:
+        """True for a while after it was lost: it may recover."""
+        now = time.monotonic()
+        return self.lost_at is None or min(now - self.lost_at, now - self.began) <= _RENEW_S
+
     async def start(self) -> None:
         await asyncio.to_thread(self._producer.startup)
 
@@ -116,7 +124,7 @@ class Link:
             return
         self._closed = True
         for reply in self._waiting:
-            _resolve(reply, CLOSED)
+            resolve(reply, CLOSED)
         for request in self._under_way:
             request.cancel()
         with suppress(Exception):  # errors do not matter: nothing is sent through it any more
@@ -193,13 +201,13 @@ class Link:
             reply = silent(reply)
             for waiting in iter(self._batches.next, []):  # not sent yet, so still waiting
                 for one in waiting:
-                    _resolve(one.reply, reply)
+                    resolve(one.reply, reply)
         alone = len(batch) > 1 and reply.result is Result.REJECTED  # one of them is at fault: find out which
         if attempt < _ATTEMPTS and (alone or may_be_passed_over(reply)):
             await asyncio.gather(*(self._send([one], attempt + 1) for one in batch if not one.reply.done()))
         else:
             for one in batch:
-                _resolve(one.reply, reply)
+                resolve(one.reply, reply)
 
     async def _reply(self, batch: Sequence[Sending]) -> Reply:
         producer, task, topic = self._producer, asyncio.current_task(), batch[0].publication.topic
@@ -239,8 +247,3 @@ async def _response(asking: Future[Any]) -> Any:
         # The error refers to this frame, and a future refers to the error: the circle would keep the call alive, and
         # with it the channel, which would reconnect forever.
         del asking, waiting
-
-
-def _resolve(reply: asyncio.Future[Reply], with_: Reply) -> None:
-    if not reply.done():  # the message was cancelled
-        reply.set_result(with_)

@@ -14,7 +14,7 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import Headers
 from duemq.model.destinations.rocketmq import NAMES, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
 from duemq.model.destinations.template import LABEL, fill, parse_name
-from duemq.relay.base import Reply, Result
+from duemq.relay.base import NotMapped
 from duemq.relay.headers_json import headers_json
 
 EMPTY_BODY: Final = b"\x00"
@@ -28,14 +28,6 @@ _SERVERS_OWN: Final = re.compile(r"[A-Z0-9_]+|_.*", re.DOTALL)
 _GROUP_BYTES: Final = 63
 _PROPERTIES: Final = 128
 _PROPERTY_BYTES: Final = 16_384  # limit for properties, keys and tag together
-
-
-class NotMapped(Exception):
-    """RocketMQ cannot hold the message. `reply` says why."""
-
-    def __init__(self, status: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reply = Reply(Result.REJECTED, status, detail)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,45 +10,41 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials as GivenCredentials
 from duemq.model.destinations.destination import Destination
 from duemq.model.destinations.rocketmq import RocketMqOptions
-from duemq.relay.base import Reply, Result
-from duemq.relay.connecting import Connecting
-from duemq.relay.network.resolver import Resolver
+from duemq.relay.base import NotMapped, Reply, Result
+from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq.channels import Channels
 from duemq.relay.rocketmq.client import ClientConfiguration, Credentials
 from duemq.relay.rocketmq.link import Link
-from duemq.relay.rocketmq.mapping import Mapping, NotMapped
+from duemq.relay.rocketmq.mapping import Mapping
 from duemq.relay.rocketmq.replies import CLOSED, failure
 
 _PORT: Final = 8081
 _MAX_CONTROL_S: Final = 3  # for a route request and a heartbeat: the client accepts whole seconds
 _FIFO_REQUESTS: Final = 200
 _REQUESTS: Final = 8  # concurrent requests, each with many messages
-_RENEW_S: Final = 2.0
-"""How long a lost connection may recover, and how old it must be, before it is replaced."""
 
 
-class RocketMqOutlet:
+class RocketMqOutlet(ConnectedOutlet[Link]):
     """See `relay/base.py`."""
 
     concurrency = 500
 
     def __init__(self, destination: Destination, credentials: GivenCredentials, policy: RelayPolicy) -> None:
+        super().__init__("RocketMQ", policy)
         options = destination.options
         assert isinstance(options, RocketMqOptions)
         parts = urlsplit(destination.url)
         self._tls = parts.scheme == "rocketmqs"
         self._host = parts.hostname or ""
         self._endpoint = f"{self._host}:{parts.port or _PORT}"
-        self._allowed, self._resolver = policy.private_networks, Resolver(policy.private_networks)
+        self._allowed = policy.private_networks
         self._credentials = credentials
         self._timeout_s = destination.timeout / 1_000
         self._requests = _REQUESTS
         if options.fifo:  # one request per message
             self._requests = self.concurrency = _FIFO_REQUESTS
         self._mapping = Mapping(options)
-        self._link: Link | None = None
-        self._connected = Connecting(self._connect, "RocketMQ")
         self._retiring: dict[asyncio.Task[None], Link] = {}
         self._closed = False
 
@@ -60,29 +55,19 @@ class RocketMqOutlet:
             publication = self._mapping.publication(message)
         except NotMapped as error:
             return error.reply
-        link = self._link
-        if link is None or _worn(link):
-            connected = await self._connected()
-            if isinstance(connected, Reply):
-                return connected
-            link = connected
-        return await link.publish(publication)
+        link = await self._connected()
+        return link if isinstance(link, Reply) else await link.publish(publication)
 
     async def close(self) -> None:
         self._closed = True
-        await self._connected.cancel()
         links = list(self._retiring.values())
-        if self._link is not None:
-            links.append(self._link)
-        self._link = None
         for retiring in self._retiring:
             retiring.cancel()
-        await asyncio.gather(*(link.close() for link in links))
-        await self._resolver.close()
+        await asyncio.gather(super().close(), *(link.close() for link in links))
 
     async def _connect(self) -> Link | Reply:
         given = self._credentials
-        old, self._link = self._link, None
+        old, self.connection = self.connection, None
         if old is not None:
             self._retire(old)
         keys = Credentials(given.username, given.password.get_secret_value())
@@ -96,7 +81,6 @@ class RocketMqOutlet:
             await link.start()
         except Exception as error:
             return failure(error)._replace(result=Result.AWAY)
-        self._link = link
         return link
 
     def _retire(self, link: Link) -> None:
@@ -104,10 +88,3 @@ class RocketMqOutlet:
         retiring = asyncio.create_task(link.close(patient=True), name="retire a connection to RocketMQ")
         self._retiring[retiring] = link
         retiring.add_done_callback(self._retiring.pop)
-
-
-def _worn(link: Link) -> bool:
-    if link.lost_at is None:
-        return False
-    now = time.monotonic()
-    return now - link.lost_at > _RENEW_S and now - link.began > _RENEW_S

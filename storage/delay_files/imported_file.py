@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from duemq.model.errors import DamagedFile
 from duemq.model.messages.ids import IdCodec
 from duemq.model.messages.key import CHECKSUM_MASK, KEY_BYTES, KEY_DTYPE, checksum_of_rows, due_of, read_key
-from duemq.model.messages.message import Draft, schedule_frame
-from duemq.model.messages.record import pack_headers
-from duemq.model.messages.row import PLAIN_DUES, plain_row, row_of
+from duemq.model.messages.record import NULL_VALUE, pack_headers
+from duemq.model.messages.row import PLAIN_DUES, new_row, plain_row
 from duemq.storage.delay_files.about import About, Part
 from duemq.storage.delay_files.columns import SCHEMA, has_form
 from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
@@ -260,9 +259,11 @@ def _rich_rows(table: pa.Table, ids: list[bytes]) -> Iterator[bytes]:
     headers = _as_lists(table["headers"], list(pairs))
     labels = _as_lists(table["labels"], pc.list_flatten(table["labels"]).to_pylist())
     others = (table[name].to_pylist() for name in ("due_ms", "topic", "payload", "key", "expires_ms"))
-    for id_, of, marks, due, topic, payload, key, expires in zip(ids, headers, labels, *others, strict=True):
-        draft = Draft(topic, payload, due, key, *pack_headers(of), tuple(marks), expires or 0)
-        yield row_of(schedule_frame(draft, due), id_)
+    for id_, of, words, due, topic, payload, key, expires in zip(ids, headers, labels, *others, strict=True):
+        count, packed = pack_headers(of)
+        if payload is None:
+            packed, payload = packed + NULL_VALUE, b""
+        yield new_row(id_, due, topic.encode(), payload, key, count, packed, "\n".join(words).encode(), expires or 0)
 
 
 def _as_lists(column: pa.ChunkedArray, values: list[Any]) -> Iterator[list[Any]]:

@@ -129,10 +129,10 @@ class ShardStore:
         if self.delay_files and (covered := [key for key in keys if self.delay_files.covers(key)]):
             dropped_keys = self._dropped_keys(covered)
             near = {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
-            far_keys = [key for key in covered if key not in near and key not in dropped_keys]
-            unknown = [key for key in far_keys if key not in known]
-            far_rows = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
-            rows_by_key = near | {key: known[key] if key in known else far_rows.get(key) for key in far_keys}
+            file_keys = [key for key in covered if key not in near and key not in dropped_keys]
+            unknown = [key for key in file_keys if key not in known]
+            file_rows = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
+            rows_by_key = near | {key: known[key] if key in known else file_rows.get(key) for key in file_keys}
             rows = [None if key in dropped_keys else rows_by_key.get(key) for key in keys]
         return rows
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
 from duemq.client.consumer.consumer import Handler
 from duemq.client.idempotency import RedisStore, once
-from duemq.client.relay.command import log_in_utc
 
 MAX_IN_HAND = 500
 DELAYS_S = (1, 2, *[2] * 14)
@@ -55,6 +54,7 @@ async def main(bootstrap: str, group: str, topic: str, folder: str, name: str, r
 
 
 if __name__ == "__main__":
-    log_in_utc("info")
+    logging.basicConfig(level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("duemq.client.consumer.failures").setLevel(logging.ERROR)  # of which there are thousands
     asyncio.run(main(*sys.argv[1:]))

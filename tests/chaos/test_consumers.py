@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from duemq.client.retry_levels import LEVELS_MS
+from duemq.client.consumer.retry.policy import LEVELS_MS
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.topics.group_topics import dead_letter_topic
 from tests.chaos.conftest import SEED

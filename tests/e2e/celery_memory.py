@@ -40,8 +40,6 @@ def measure(folder: Path, tasks: int, held: bool, singles: int = ONE_BY_ONE) -> 
     with Site(folder, held=held) as site:
         broker = redis.Redis(port=site.broker.port)
         site.worker.start()
-        if held:
-            site.relay.start()
         app = site.tasks()
         for n in range(20):
             app.note.apply_async((f"warm{n}",), ignore_result=True)
@@ -66,19 +64,16 @@ def measure(folder: Path, tasks: int, held: bool, singles: int = ONE_BY_ONE) -> 
         figures: dict[str, Any] = {"held": held, "tasks": tasks, "one_by_one_per_s": round(rest.start / single_s)}
         if held:
             figures["batch_per_s"] = round(len(rest) / rest_s) if rest else None
-            figures["relay_mib"] = round(memory(site.relay), 1)
         else:
             wait_for(lambda: broker.hlen("unacked") == tasks, "the worker has fetched all tasks", 600)
         time.sleep(2.0)  # a measurement: what is in flight comes to rest
         figures |= {"workers_before_mib": round(before, 1), "workers_grew_mib": round(memory(site.worker) - before, 1)}
         if held:
-            for process in (site.worker, site.relay, site.duemq, site.broker):
+            for process in (site.worker, site.duemq, site.broker):
                 process.kill()
-            for process in (site.broker, site.duemq, site.relay, site.worker):
+            for process in (site.broker, site.duemq, site.worker):
                 process.start()
-            figures["pending_after_kill"] = sum(
-                1 for message in app.app.duemq.client.list(topic="celery") if not message.state.labels
-            )
+            figures["pending_after_kill"] = sum(1 for _ in app.app.duemq.client.list(topic="celery"))
             app.app.duemq.close()
         broker.close()
         app.app.close()

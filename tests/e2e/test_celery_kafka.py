@@ -35,7 +35,6 @@ def test_tasks_retries_and_revokes(kafka: KafkaServers, tmp_path: Path) -> None:
     asyncio.run(create(kafka.bootstrap, topic))
     with Site(tmp_path, duemq=("--kafka", kafka.bootstrap), topic=topic) as site:
         site.worker.start()
-        site.relay.start()
         tasks = site.tasks()
         due, eta = tasks.soon(2.0)
         never = tasks.note.apply_async(("never", due), countdown=3600)
@@ -50,10 +49,10 @@ def test_tasks_retries_and_revokes(kafka: KafkaServers, tmp_path: Path) -> None:
             [f"t{n}" for n in range(20)] + [f"flaky:{n}" for n in range(3)], 1
         )
         assert all(found[f"t{n}"][0] >= 0 for n in range(20))
-        site.relay.kill()
         late, eta = tasks.soon(0.5)
         tasks.note.apply_async(("after", late), eta=eta)
-        site.relay.start()
+        site.duemq.kill()
+        site.duemq.start()
         assert site.wait_for_runs("after", within_s=300)["after"][0] >= 0
         del never, flaky
         tasks.app.duemq.close()

@@ -277,7 +277,7 @@ def test_records_that_were_dropped_before_they_were_read_stop_it(
     asyncio.run(drop())
     if by != "retention":
         world.make(topic)
-    with pytest.raises(JobFailed, match="Kafka has dropped records that were not read yet"):
+    with pytest.raises(JobFailed, match="Kafka has dropped unread records"):
         run(spark, table, source, Silent(), threading.Event(), once=True)
 
 

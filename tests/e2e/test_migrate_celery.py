@@ -16,10 +16,11 @@ import pytest
 import redis
 
 from duemq.client import Client
-from duemq.client.celery.envelope import Envelope
+from duemq.relay.held_task import celery_task
 from tests.e2e.celery_site import Site
 from tests.e2e.server import environment, wait_for
 from tests.support.examples import EXAMPLES, example
+from tests.support.outlets.site import out_message
 from tests.support.patience import PROCESS_S
 
 pytestmark = [
@@ -67,14 +68,13 @@ def test_tasks_with_an_eta_move_over_to_duemq_and_run(plain: Site, tmp_path: Pat
     assert {row["key"] for row in imported} == ids
     assert {row["due_ms"] for row in imported} == {-int(-eta.timestamp() * 1000 // 1)}
     payloads = [base64.b64decode(row["payload"]) for row in imported]
-    envelopes = [Envelope.decode(payload) for payload in payloads]
-    assert all(one.headers["eta"] is None and one.routing_key == "celery" for one in envelopes)
-    assert sorted(one.priority for one in envelopes) == [0] * 5 + [9] * 3
+    tasks = [celery_task(out_message(payload=payload)) for payload in payloads]
+    assert all(one.headers["eta"] is None and one.routing_key == "celery" for one in tasks)
+    assert sorted(one.priority for one in tasks) == [0] * 5 + [9] * 3
 
     (folder := tmp_path / "held").mkdir()
     with Site(folder) as site:
         site.worker.start()
-        site.relay.start()
         with Client(site.duemq.url) as client:
             for row, payload in zip(imported, payloads, strict=True):
                 client.send("celery", payload, deliver_after="500ms", name=row["name"], key=row["key"])

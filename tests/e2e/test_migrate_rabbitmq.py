@@ -21,7 +21,6 @@ from tests.e2e.celery_site import Process
 from tests.e2e.page_blocks import PageBlocks
 from tests.e2e.server import BIN, Server, environment, wait_for
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
-from tests.support.patience import PROCESS_S
 
 PAGE: Final = "guides/migrate-rabbitmq.md"
 BODY: Final = bytes(range(256))
@@ -165,17 +164,16 @@ def test_from_celery_on_rabbitmq(broker: str, tmp_path: Path) -> None:
     page = PageBlocks(PAGE, "From Celery on RabbitMQ")
     ran = tmp_path / "ran"
     app = page.take("python", {"amqp://guest:guest@localhost:5672//": broker, "http://127.0.0.1:8787": "URL"})
-    server = served(tmp_path, page.take("toml", {"amqp://localhost:5672/": without_user(broker)}))
+    own = {"amqp://localhost:5672/": without_user(broker)}
+    server = served(tmp_path, page.take("toml", own) + page.take("toml", own))
     (tmp_path / "tasks.py").write_text(TASKS.format(app=app.replace("URL", server.url), ran=str(ran)))
     variables = {"PYTHONPATH": str(tmp_path)}
     with ExitStack() as stack:
         stack.enter_context(server).start()
         worker = Process(tmp_path / "worker.log", BIN / "celery", "-A", "tasks", "worker", "-c", 1, env=variables)
-        relay = Process(tmp_path / "relay.log", BIN / "celery", "-A", "tasks", "duemq-relay", env=variables)
-        for process in (worker, relay):
-            process.start()
-            stack.callback(process.kill)
-        wait_for(lambda: "relay: from topic" in relay.log, "the relay runs", PROCESS_S)
+        worker.start()
+        stack.callback(worker.kill)
+        wait_for(lambda: "ready." in worker.log, "the worker, which declares its queue")
 
         begun = time.time()
         code = "from tasks import remind; print(remind.apply_async((1,), countdown=3).id)"

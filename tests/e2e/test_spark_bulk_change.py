@@ -62,9 +62,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
     nobody = spark("cancel", table, "--id", "id", "--patience", "0", "--json", url=away)
     assert nobody.returncode == 8
     (error,) = orjson.loads(nobody.stdout).values()
-    assert (
-        error["detail"].startswith("cannot connect to http://127.0.0.1:9") and "run the same again" in error["detail"]
-    )
+    assert error["detail"].startswith("cannot connect to http://127.0.0.1:9") and "run it again" in error["detail"]
     usage = spark("move", table, "--id", "id", url=away)
     assert usage.returncode == 2 and "say when" in usage.stderr
     usage = spark("cancel", table, "--id", "id", "--key", "k", url=away)

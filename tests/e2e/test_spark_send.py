@@ -24,11 +24,10 @@ from pyspark.sql import functions as F
 from duemq.client import Client
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.errors import BadInput, JobFailed, RowsRejected
 from duemq.pipeline.logs.ranges import Logs
 from duemq.pipeline.send import commands_of, send, send_stream, shards_of
 from duemq.pipeline.send.soon import send_soon
@@ -269,7 +268,7 @@ def test_rows_due_too_soon_are_sent_once_over_all_runs_of_the_job(
     words = ("schedule", tmp_path / "t.parquet", "--due", "at", "--to", "near", "--payload", "text", "--stage", stage,
              "--job", "j", "--url", server.url, "--soon", "send", "--json")  # fmt: skip
     unnamed = command(*words)
-    assert unnamed.returncode == 1 and "--soon send: what is sent needs a name" in unnamed.stderr
+    assert unnamed.returncode == 1 and "--soon send: rows need names" in unnamed.stderr
     strict = command(*words, "--name", "id", "--strict")
     assert strict.returncode == 1 and "does not go with --strict" in strict.stderr
     assert not list(stage.iterdir())

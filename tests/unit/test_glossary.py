@@ -29,6 +29,10 @@ OLD_NAMES = {
     r"_?MOST_\w+": "MAX_",
     r"tail_bytes": "buffer_bytes",
     r"_?(found|said|wanted|told|held|here|kept|handed|landed|settled)": "a noun for what it is",
+    r"Lanes|_?Lane|Tails|Upkeep|_?upkeep|Mirror|Surroundings": "worker pool, fetcher, maintenance, cache, shard host",
+    r"Intake|Glance|_?take_in": "imported file info, file summary, import file",
+    r"_?note_\w+": "record",
+    r"_?look_at\w*": "look up, check, refresh",
 }
 """Names in the code, as patterns of whole names, and what is said now."""
 

@@ -9,7 +9,7 @@ from aiokafka import errors
 from aiokafka.protocol.produce import ProduceRequest
 
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.batches import batches_of
+from duemq.bus.kafka.record_batches import batches_of
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.topics import TopicMaker, settings_of_own
 from duemq.model.errors import LogFailed

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
-from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import FrameRun, RunPart
+from duemq.bus.kafka.record_batches import decode
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, FetchedRecords, Wire
 from duemq.model.errors import DuemqError
 from duemq.model.messages.record import Partition, StoredRecord

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from aiokafka import errors
 
-from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import RunPart, limit_records
+from duemq.bus.kafka.record_batches import decode
 from duemq.bus.kafka.requests.wire import EARLIEST, FetchedRecords, Wire
 from duemq.model.messages.record import Partition, StoredRecord
 

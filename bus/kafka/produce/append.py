@@ -18,8 +18,8 @@ from duemq.bus.base import AppendResult, AppendResults, Batches, PartlyAppended
 from duemq.bus.kafka.aiokafka_internals import give_up
 from duemq.bus.kafka.clients import new_producer
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.batches import append_result, batches_of, refusal_of
 from duemq.bus.kafka.produce.stop import notice_error, stop
+from duemq.bus.kafka.record_batches import append_result, batches_of, refusal_of
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.messages.record import Partition

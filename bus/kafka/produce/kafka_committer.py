@@ -16,13 +16,13 @@ from aiokafka.errors import KafkaError
 
 from duemq.bus.base import AppendResults, Batches, TopicNames, WriteRefused
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.batches import RecordBatch, append_result, batches_of, refusal_of
 from duemq.bus.kafka.produce.choice import make_producer
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.failures import translate
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
 from duemq.bus.kafka.produce.producer import Producer, ProducerSetup
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
+from duemq.bus.kafka.record_batches import RecordBatch, append_result, batches_of, refusal_of
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
@@ -44,7 +44,7 @@ class KafkaCommitter:
     see `Bus.committer`. `v2`: see `uses_v2`.
 
     After any error it refuses further commits. Its states are a table: `states.py`, drawn in
-    `docs/reference/states.md`.
+    the page *States* of `make docs`.
     """
 
     def __init__(

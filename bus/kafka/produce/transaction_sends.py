@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from duemq.bus.base import WriteRefused
-from duemq.bus.kafka.produce.batches import RecordBatch
+from duemq.bus.kafka.record_batches import RecordBatch
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.messages.record import Partition
 

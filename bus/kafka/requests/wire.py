@@ -1,4 +1,4 @@
-"""Requests to the brokers, over one aiokafka client per bus."""
+"""Requests to the brokers, over one aiokafka client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import errors
@@ -15,7 +15,7 @@ from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.admin import DeleteRecordsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import DeleteRecordsRequest, DescribeConfigsRequest, ListGroupsRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -24,7 +24,6 @@ from aiokafka.structs import TopicPartition
 from duemq.background.loop import Loop
 from duemq.bus.kafka.aiokafka_internals import forget_topic, on_connection_closed
 from duemq.bus.kafka.clients import new_client
-from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 from duemq.model.messages.record import Partition
 
@@ -34,10 +33,6 @@ _RETRY_S = 0.05
 _PING_S, _SILENT_S = 1.0, 3.0
 _REFRESH_S = 1.0
 _ASK = ConnectionGroup.DEFAULT
-
-# While a broker is out of reach, aiokafka logs every attempt, twenty times a second. The bus logs it once, and in
-# `trouble`.
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +50,16 @@ class FetchedRecords(NamedTuple):
 
 
 class Wire:
-    """Knows the leaders of partitions, and whether the brokers answer."""
+    """Knows the leaders of partitions, and whether the brokers answer.
 
-    def __init__(self, options: KafkaOptions) -> None:
-        self._options = options
-        self._settings = options.client()
+    `settings`: arguments for aiokafka's clients, with `bootstrap_servers` and `request_timeout_ms`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        servers = settings["bootstrap_servers"]
+        self._bootstrap = servers if isinstance(servers, str) else ",".join(servers)
+        self._timeout_s: float = settings["request_timeout_ms"] / 1000
         self.client: Any = None
         self._last_answer_s = time.monotonic()
         self._closed = False
@@ -68,11 +68,14 @@ class Wire:
         self._checks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Raises BadConfig if the brokers refuse us, Unavailable if they do not answer."""
-        self.client = new_client(**self._settings)
+        """Raises BadConfig if the brokers refuse us or a setting is invalid, Unavailable if they do not answer."""
+        try:
+            self.client = new_client(**self._settings)
+        except (TypeError, ValueError) as error:
+            raise BadConfig(f"the settings of the Kafka client: {error}") from error
         self.watch(self.client)
         try:
-            await asyncio.wait_for(self.client.bootstrap(), self._options.request_timeout_s * 2)
+            await asyncio.wait_for(self.client.bootstrap(), self._timeout_s * 2)
         except (KafkaError, OSError, TimeoutError) as error:
             await self.close()
             await self._explain(error)
@@ -82,7 +85,7 @@ class Wire:
         self._closed = True
         for task in self._checks:
             task.cancel()
-        await asyncio.wait_for(self.client.close(), self._options.request_timeout_s)
+        await asyncio.wait_for(self.client.close(), self._timeout_s)
 
     def record_answer(self) -> None:
         """Record that a broker has answered."""
@@ -149,7 +152,7 @@ class Wire:
         silent = time.monotonic() - self._last_answer_s
         if silent < _SILENT_S:
             return None
-        return f"no broker of {self._options.bootstrap} has answered for {silent:.0f} s"
+        return f"no broker of {self._bootstrap} has answered for {silent:.0f} s"
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -167,6 +170,20 @@ class Wire:
             await self.refresh()
             raise errors.NodeNotReadyError("no broker is known")
         return await self.ask(node, request)
+
+    async def groups(self) -> list[tuple[str, str]]:
+        """All groups of all brokers, with the type of each. Raises LogFailed."""
+
+        async def ask() -> list[tuple[str, str]]:
+            groups: list[tuple[str, str]] = []
+            for broker in self.client.cluster.brokers():
+                response = await self.ask(broker.nodeId, ListGroupsRequest())
+                if response.error_code:
+                    raise errors.for_code(response.error_code)("listing the groups")
+                groups += response.groups
+            return groups
+
+        return await self.retry(ask)
 
     async def ask_controller(self, request: Any) -> Any:
         async def ask() -> Any:
@@ -196,14 +213,14 @@ class Wire:
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """The result of `call`, retried while a leader moves. Raises LogFailed if that takes too long."""
-        deadline, is_refreshed = time.monotonic() + self._options.request_timeout_s, False
+        deadline, is_refreshed = time.monotonic() + self._timeout_s, False
         while True:
             try:
                 return await call()
             except (KafkaError, OSError) as error:
                 retriable = not isinstance(error, KafkaError) or error.retriable
                 if not retriable or self._closed or time.monotonic() > deadline:
-                    raise LogFailed(f"Kafka: {error!r}") from error
+                    raise LogFailed(f"Kafka at {self._bootstrap}: {error!r}") from error
                 if getattr(error, "invalid_metadata", False) or isinstance(error, errors.NodeNotReadyError):
                     await self.refresh()
                     if not is_refreshed:  # the client did not know the topic until now
@@ -305,7 +322,7 @@ class Wire:
         async def cut() -> None:
             for node, group in self.by_leader(before).items():
                 topics = group_by_topic((where, (where[1], before[where])) for where in group)
-                request = DeleteRecordsRequest(topics, self._options.request_timeout_ms // 2)
+                request = DeleteRecordsRequest(topics, int(self._timeout_s * 500))
                 for topic, answers, *_ in (await self.ask(node, request)).topics:
                     for _, _, code, *_ in answers:
                         # Out of range: it was cut further before.
@@ -319,9 +336,10 @@ class Wire:
     async def _explain(self, error: BaseException) -> None:
         """aiokafka only says that it could not start. Ask the first broker again to find the reason."""
         host, port, _ = self.client.hosts[0]
-        options = {key: value for key, value in self._settings.items() if key not in _NOT_OF_A_CONNECTION}
+        options = {key: value for key, value in self._settings.items() if key in _OF_A_CONNECTION}
+        protocol = self._settings.get("security_protocol", "PLAINTEXT")
         try:
-            connection = await asyncio.wait_for(create_conn(host, port, **options), self._options.request_timeout_s)
+            connection = await asyncio.wait_for(create_conn(host, port, **options), self._timeout_s)
         except _LOGIN_ERRORS as cause:
             raise BadConfig(f"{host}:{port} refused kafka.user and kafka.password: {cause}") from cause
         except ssl.SSLError as cause:
@@ -330,11 +348,11 @@ class Wire:
             ) from cause
         except (KafkaError, OSError, EOFError, TimeoutError) as cause:
             raise Unavailable(
-                f"no Kafka broker answers at {self._options.bootstrap} over {self._options.protocol} "
+                f"no Kafka broker answers at {self._bootstrap} over {protocol} "
                 f"({type(cause).__name__}: {cause}). Check kafka.bootstrap and kafka.protocol."
             ) from cause
         connection.close()
-        raise Unavailable(f"no Kafka broker answered at {self._options.bootstrap}: {error}") from error
+        raise Unavailable(f"no Kafka broker answered at {self._bootstrap}: {error}") from error
 
 
 _LOGIN_ERRORS = (
@@ -342,7 +360,10 @@ _LOGIN_ERRORS = (
     errors.SaslAuthenticationFailed,
     errors.UnsupportedSaslMechanismError,
 )
-_NOT_OF_A_CONNECTION = frozenset(("bootstrap_servers", "retry_backoff_ms", "metadata_max_age_ms"))
+_OF_A_CONNECTION = frozenset((
+    "client_id", "request_timeout_ms", "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username",
+    "sasl_plain_password", "sasl_kerberos_service_name", "sasl_kerberos_domain_name", "sasl_oauth_token_provider",
+))  # fmt: skip
 
 
 def group_by_topic(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:

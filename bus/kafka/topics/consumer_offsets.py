@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 
 from aiokafka import errors
 from aiokafka.client import CoordinationType
-from aiokafka.protocol.admin import ListGroupsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from duemq.bus.base import GroupPosition
@@ -113,13 +112,6 @@ class ConsumerOffsets:
 
     async def readers(self, topic: str, partitions: int) -> list[str]:
         """See `Bus`. Leaves out groups that we may not see."""
-        groups: set[str] = set()
-
-        async def list_groups() -> None:
-            for broker in self._wire.client.cluster.brokers():
-                response = await self._wire.ask(broker.nodeId, ListGroupsRequest())
-                _check(response.error_code)
-                groups.update(group for group, _ in response.groups)
 
         async def reads(group: str) -> bool:
             try:
@@ -130,8 +122,7 @@ class ConsumerOffsets:
                 return False
             return any(offset >= 0 for _, parts in response.topics for _, offset, *_ in parts)
 
-        await self._wire.retry(list_groups)
-        groups.discard(self._groups + PURGES)
+        groups = {group for group, _ in await self._wire.groups()} - {self._groups + PURGES}
         some = sorted(groups)[:MAX_READERS]
         answers = await asyncio.gather(*map(reads, some))
         own = self._groups

@@ -13,17 +13,21 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.relay.trial import outlet_opener
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.relays.log import RelayFiguresPublisher
+from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.errors import Rejected
 from duemq.model.topics.topic_names import TopicNames
 from duemq.storage.data_folder import log_id_of
 
 if TYPE_CHECKING:  # these import aiokafka, which a server without destinations does not need
     from duemq.client.consumer.base import ConsumerLog
     from duemq.client.consumer.options import ConsumerOptions
+    from duemq.relay.base import Outlet
     from duemq.relay.embedded.log import Scheduler
     from duemq.relay.relay import Relay
+
+OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
 
 _BY = "relay"
 
@@ -106,6 +110,22 @@ class RelayOfProcess:
         from duemq.client.consumer.kafka.log import KafkaLog
 
         return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options, self._names.own(group) or group)
+
+
+def outlet_opener(settings: Settings) -> OpenOutlet:
+    """Opens outlets under this operator's policy. Raises Rejected `not_supported` if a client library is missing."""
+
+    def open_with(destination: Destination, credentials: Credentials) -> Outlet:
+        # Most servers have no destinations, and start sooner without this import.
+        from duemq.relay.base import OutletMissing
+        from duemq.relay.outlets import RelayPolicy, open_outlet
+
+        try:
+            return open_outlet(destination, credentials, RelayPolicy(settings.relay.networks))
+        except OutletMissing as error:
+            raise Rejected("not_supported", str(error)) from error
+
+    return open_with
 
 
 def _name() -> str:

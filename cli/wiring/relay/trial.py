@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.relay.relay_of_process import OpenOutlet
 from duemq.model.destinations.destination import Credentials, Destination
-from duemq.model.errors import Rejected
 from duemq.proxy.relay_access import SystemReply
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
 HEADER: Final = ("x-duemq-test", b"1")
 _CLOSE_S: Final = 10.0
-
-OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
 
 
 @dataclass(slots=True)
@@ -37,22 +33,6 @@ class _TestRecord:
     partition: int = 0
     offset: int = 0
     key: bytes | None = None
-
-
-def outlet_opener(settings: Settings) -> OpenOutlet:
-    """Opens outlets under this operator's policy. Raises Rejected `not_supported` if a client library is missing."""
-
-    def open_with(destination: Destination, credentials: Credentials) -> Outlet:
-        # Most servers have no destinations, and start sooner without this import.
-        from duemq.relay.base import OutletMissing
-        from duemq.relay.outlets import RelayPolicy, open_outlet
-
-        try:
-            return open_outlet(destination, credentials, RelayPolicy(settings.relay.networks))
-        except OutletMissing as error:
-            raise Rejected("not_supported", str(error)) from error
-
-    return open_with
 
 
 async def send_test(destination: Destination, credentials: Credentials, open_with: OpenOutlet) -> SystemReply:

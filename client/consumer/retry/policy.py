@@ -12,10 +12,14 @@ from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol
 
 from duemq.client.http.times import delay_ms, is_naive, to_ms
-from duemq.client.retry_levels import LEVELS_MS, RETRIES
 from duemq.model.errors import Rejected
-from duemq.model.timing import FIRST_MS, LAST_MS, parse_duration, parse_instant
+from duemq.model.timing import CLASSIC_LEVELS, FIRST_MS, LAST_MS, parse_duration, parse_instant, parse_levels
 
+LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
+"""The delays of levels 1 to 18, ms. They are the same everywhere, for a retry is a plain record
+(docs/guides/kafka.md)."""
+RETRIES: Final = 16
+"""How often a message comes back before it goes to the dead letters."""
 _FIRST_LEVEL = 3
 _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
 _MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.changes import MESSAGE
-from duemq.pipeline.audit.window import LogFinding, ShardWindow
+from duemq.pipeline.audit.window import Finding, ShardWindow
 
 _SUMS: Final = "shard int, part bigint, high bigint, low bigint, keys bigint"
 _MASK: Final = 2**64 - 1
@@ -94,7 +94,7 @@ def _mixed(
 
 def of_entries(
     pending: DataFrame, entries: DataFrame, windows: Mapping[int, ShardWindow], unread: set[int]
-) -> list[LogFinding]:
+) -> list[Finding]:
     """Where the checksum of a shard's last entry is not that of the messages that are pending.
 
     `pending`: `pending_keys`; `unread`: shards with files whose rows cannot be read. Only shards whose whole history is
@@ -110,11 +110,11 @@ def of_entries(
         sum_ = computed.get(row.shard, 0)
         if row.shard in judged and int(row.checksum, 16) != sum_:
             sentence = f"entry {row.n} has the checksum {row.checksum}, the messages that are pending {sum_:016x}"
-            findings.append(LogFinding("ledger", row.shard, sentence))
+            findings.append(Finding("ledger", row.shard, sentence))
     return findings
 
 
-def of_files(imported: DataFrame, entries: DataFrame) -> list[LogFinding]:
+def of_files(imported: DataFrame, entries: DataFrame) -> list[Finding]:
     """Where the checksum or number of rows that the ledger gives of a file is not that of the rows that are in it."""
     keys = imported.where("NOT counted").select("shard", F.col("offset").alias("part"), "due", "offset", "row")
     imports = entries.select("shard", "n", F.explode("imported").alias("one")).where("one.reason = ''")
@@ -123,7 +123,7 @@ def of_files(imported: DataFrame, entries: DataFrame) -> list[LogFinding]:
     for row in sums(keys).join(ledger_sums, ["shard", "part"]).orderBy("shard", "part").collect():
         computed = whole(row.high, row.low)
         if int(row.checksum, 16) != computed or row.rows != row["keys"]:
-            wrong.append(LogFinding(
+            wrong.append(Finding(
                 "ledger", row.shard,
                 f"entry {row.n}: the file of command {row.part} has {row['keys']} rows with the checksum "
                 f"{computed:016x}, and not {row.rows} with {row.checksum}",

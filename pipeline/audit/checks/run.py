@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit.checks import answers, checksums, expected, letters, names, places
-from duemq.pipeline.audit.evidence import Evidence, Judgement
+from duemq.pipeline.audit.evidence import Gathered, Judged
 from duemq.pipeline.audit.imported import AuditedFile
-from duemq.pipeline.audit.window import LogFinding
+from duemq.pipeline.audit.window import Finding
 from duemq.pipeline.logs.logs import BUFFER
 
 DOUBTS: Final = {
@@ -33,7 +33,7 @@ class CheckResult:
 
     violations: Sequence[Callable[[], DataFrame]]
     doubts: Mapping[str, DataFrame]
-    findings: Callable[[], list[LogFinding]]
+    findings: Callable[[], list[Finding]]
 
     def doubt_counts(self) -> dict[str, int]:
         """How many, where there are some."""
@@ -42,7 +42,7 @@ class CheckResult:
 
 
 def check(
-    judged: Judgement, gathered: Evidence, files: Sequence[AuditedFile], ids: DataFrame | None = None
+    judged: Judged, gathered: Gathered, files: Sequence[AuditedFile], ids: DataFrame | None = None
 ) -> CheckResult:
     """`ids`: a table with a column `id`, of messages that should be in the logs. Raises BadInput."""
     frames, extent = gathered.frames, gathered.extent
@@ -71,14 +71,14 @@ def check(
     pending = checksums.pending_keys(frames.commands, judged.answers, judged.imported, judged.summary, windows)
     unread = {file.shard for file in files if file.why_not}
 
-    def findings() -> list[LogFinding]:
+    def findings() -> list[Finding]:
         entry_findings = checksums.of_entries(pending, judged.entries, extent.windows, unread)
         return entry_findings + (checksums.of_files(judged.imported, judged.entries) if files else [])
 
     return CheckResult(rows, doubts, findings)
 
 
-def windows_of(judged: Judgement, gathered: Evidence) -> DataFrame:
+def windows_of(judged: Judged, gathered: Gathered) -> DataFrame:
     """`window.as_frame` with `whole` (all that ever happened in the shard is read), and `read_to` (where the commands
     that were read end)."""
     ends = next((one.ends for one in gathered.ranges if one.topic == BUFFER), {})

@@ -1,1 +1,1 @@
-"""How a history lies on its storage: a port (`base.py`) with a plug for each format."""
+"""The storage formats of a history: a port (`base.py`) and an implementation per format."""

@@ -1,4 +1,4 @@
-"""The port: what a format of tables promises to the job that fills a history, and to who reads it."""
+"""The port that each storage format of a history implements."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from duemq.pipeline.spark.session import override
 
 T = TypeVar("T")
 SCHEMAS: Final = {"deliveries": DELIVERIES, "outcomes": OUTCOMES}
-"""The two kinds of rows, each a table of its own."""
+"""The two kinds of rows; each has its table."""
 ORDER: Final = {"deliveries": ("date", "topic", "delivered_ms"), "outcomes": ("date", "outcome", "at_ms")}
 
 
 class Format(Protocol):
     """Two tables below a folder, `deliveries` and `outcomes`. One job at a time adds to them.
 
-    `kind` is one of `SCHEMAS`, `number` the number of a batch, from 0 on. Spark gives the same rows for a number again
-    after a crash.
+    `kind` is one of `SCHEMAS`, `number` the number of a batch, from 0 on. After a crash Spark repeats a number with the
+    same rows.
     """
 
     def make(self) -> None:
-        """Make what is missing of the tables. Raises BadInput where they cannot be on this storage."""
+        """Create the tables, unless they exist. Raises BadInput if this storage cannot hold them."""
 
     def is_empty(self) -> bool:
         """Whether no batch was ever added."""
 
     def has(self, kind: str, number: int) -> bool:
-        """Whether a batch is there."""
+        """Whether a batch was added."""
 
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
-        """Add the rows of a batch: all of them or none, and none where the batch is there."""
+        """Add the rows of a batch atomically, unless the batch was added before."""
 
     def read(self, kind: str) -> DataFrame:
-        """All rows, each once, whatever else is under way."""
+        """All rows, each once, also during an `add` or `compact`."""
 
     def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
-        """Join small files to larger ones of so many bytes at most; how many became how many.
+        """Join small files into larger ones of at most `below_bytes`; returns their number before and after.
 
-        A job may add batches meanwhile, but nobody else may be compacting.
+        A job may add batches at the same time, but only one process may compact.
         """
 
 
@@ -52,17 +52,17 @@ def columns(kind: str) -> list[str]:
 
 
 def arranged(kind: str, rows: DataFrame) -> DataFrame:
-    """The rows as they are written: those of a day together, and in its files by topic (or outcome) and time.
+    """The rows for writing: grouped by day, and within a file sorted by topic (or outcome) and time.
 
-    Under the settings of `writing`, Spark joins what is small and cuts what is large, whatever it belongs to: a day of
-    a few rows has one file, and one topic that has most of the rows is written by several tasks.
+    With the settings of `writing`, Spark joins small partitions and splits large ones: a day with a few rows has one
+    file, and a topic with most of the rows is written by several tasks.
     """
     date, group, _ = ORDER[kind]
     return rows.select(columns(kind)).hint("rebalance", date, group).sortWithinPartitions(*ORDER[kind])
 
 
 def check_joined(kind: str, before: DataFrame, after: DataFrame) -> None:
-    """Called before joined files replace others. Raises JobFailed if they have another number of rows."""
+    """Call it before joined files replace others. Raises JobFailed if the numbers of rows differ."""
     if (old := before.count()) != (new := after.count()):
         raise JobFailed(f"{kind}: {old:,} rows are {new:,} in the joined files: nothing was replaced")
 
@@ -83,13 +83,13 @@ def neighbours(items: Iterable[T], size: Callable[[T], int], below_bytes: int) -
 
 @contextmanager
 def writing(spark: SparkSession, file_bytes: int | None = None) -> Iterator[None]:
-    """The settings for `arranged`. `file_bytes`: how large a file may become; None for what the session says."""
+    """The settings for `arranged`. `file_bytes`: the maximum of a file; None for the session's."""
     settings = {
-        "spark.sql.adaptive.enabled": "true",  # streams turn it off at times, and some clusters do
+        "spark.sql.adaptive.enabled": "true",  # some streams and clusters turn it off
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",  # few files, not one per core
     }
     if file_bytes is not None:
-        # What is shuffled is less compressed than a file.
+        # Shuffled rows are less compressed than a file.
         settings["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{4 * file_bytes}b"
     with override(spark, settings):
         yield

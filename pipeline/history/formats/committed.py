@@ -1,11 +1,11 @@
-"""A history whose tables have a log that says which files count: Delta Lake and Apache Iceberg.
+"""A history in tables with a log of their files: Delta Lake and Apache Iceberg.
 
     deliveries/data/batch=0000000007-.../date=2028-01-01/part-....parquet
     deliveries/_delta_log/, or deliveries/metadata/     the log
 
-Spark writes Parquet files, as it does for any table, and the format's own Java library commits them in one transaction,
-with the batch's number in it. The libraries that go through Spark's SQL are built for one version of Spark each; these
-two parts, Delta's Kernel and Iceberg's core, are not. Files that were never committed count nowhere.
+Spark writes plain Parquet files. The format's Java library commits them in one transaction with the batch's number:
+Delta's Kernel or Iceberg's core, which do not depend on a version of Spark as their SQL extensions do. Readers ignore
+files that were never committed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined,
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 
 KEPT_MS: Final = 7 * 86_400_000
-"""How long what was replaced can still be read by who began before."""
+"""How long replaced files are kept for readers that have started."""
 
 
 class DataFile(NamedTuple):
-    """A Parquet file. `modified` in epoch ms, `date` as its folder says it."""
+    """A Parquet file. `modified`: epoch ms; `date`: from its folder's name."""
 
     uri: str
     size: int
@@ -47,23 +47,23 @@ class Log(Protocol):
     """The log of one table."""
 
     def make(self) -> None:
-        """Make the table, unless it is there."""
+        """Create the table, unless it exists."""
 
     def last(self) -> int | None:
-        """The number of the last batch that was committed."""
+        """The number of the last committed batch."""
 
     def files(self) -> list[DataFile]:
-        """The files that count now."""
+        """The files of the table now."""
 
     def commit(self, number: int | None, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
-        """Make `added` files count, and `removed` ones not. `number`: of a batch; None where rows only change files."""
+        """Add and remove files in one transaction. `number`: of a batch; None if rows only move between files."""
 
     def forget(self) -> None:
-        """Drop what tells only of more than `KEPT_MS` ago."""
+        """Drop versions of the table that were replaced more than `KEPT_MS` ago."""
 
 
-class CommittedFormat:
-    """See `Format`. `path` is a URI, `logs` those of the kinds."""
+class Committed:
+    """See `Format`. `path`: a URI; `logs`: by kind."""
 
     def __init__(self, spark: SparkSession, path: str, failpoint: Failpoint, logs: Mapping[str, Log]) -> None:
         self._spark, self._path, self._failpoint, self._logs = spark, path, failpoint, logs
@@ -79,7 +79,7 @@ class CommittedFormat:
         return all(log.last() is None for log in self._logs.values())
 
     def has(self, kind: str, number: int) -> bool:
-        # Looked up once: one job adds batches, and joining files takes none away.
+        # Looked up once: only this job adds batches, and joining files removes none.
         if kind not in self._last:
             self._last[kind] = self._logs[kind].last()
         return _holds(self._last[kind], number)
@@ -123,11 +123,11 @@ class CommittedFormat:
         return reader.parquet(*(exact(file.uri) for file in files)).select(columns(kind))
 
     def _write(self, kind: str, name: str, rows: DataFrame, file_bytes: int | None = None) -> list[DataFile]:
-        """Write the files of these rows into a folder of their own."""
-        # Named like a partition, or Spark would not read several such folders at once.
+        """Write these rows to files in a new folder."""
+        # Its name has the form of a partition: otherwise Spark cannot read several such folders at once.
         folder = f"{self._data(kind)}/batch={name}-{uuid.uuid4().hex}"
         numbered = [
-            # The number of a column in Iceberg's schema; Delta knows columns by their names.
+            # Iceberg identifies columns by number, Delta by name.
             F.col(column).alias(column, metadata={"parquet.field.id": number})
             for number, column in enumerate(columns(kind), 1)
         ]
@@ -145,7 +145,7 @@ class CommittedFormat:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one process at a time commit on a disk of this machine: a rename there replaces what another one put."""
+        """Let one process at a time commit on a local disk, because a rename there replaces another commit."""
         if not self._path.startswith("file:"):
             yield
             return
@@ -160,7 +160,7 @@ def _holds(last: int | None, number: int) -> bool:
 
 
 def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
-    """Groups of files that are joined at once: two or more of each day, at most `below_bytes` together."""
+    """Groups of files to join in one commit: two or more of each day, at most `below_bytes` together."""
     ordered = sorted(files, key=lambda file: (file.date, file.modified, file.uri))
     file_groups: list[list[DataFile]] = [[]]
     room = below_bytes
@@ -176,13 +176,13 @@ def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
 
 
 def need(spark: SparkSession, name: str, class_name: str, package: str) -> None:
-    """Raises BadInput where Spark does not have the class. `package`: where it is, by its Maven coordinates."""
+    """Raise BadInput if Spark does not have the class. `package`: Maven coordinates for the sentence."""
     java: Any = spark._jvm
     loader = java.Thread.currentThread().getContextClassLoader()
     try:
         java.Class.forName(class_name, False, loader)
     except Py4JJavaError as error:
         raise BadInput(
-            f"Spark has no package for {name}: say --conf spark.jars.packages={package}, or put its jars into the "
+            f"Spark has no package for {name}: add --conf spark.jars.packages={package}, or put its jars into the "
             f"folder {JARS_VARIABLE} (docs/guides/pipeline/history.md, Formats)"
         ) from error

@@ -1,7 +1,7 @@
 """A history in tables of Delta Lake, committed by Delta's Kernel.
 
-A batch is one transaction with an application's id and the batch's number, as Spark's own Delta writes it for the
-options `txnAppId` and `txnVersion`. A number that is not above the last one is refused, whoever commits it.
+A batch is one transaction with an application's id and the batch's number, as Delta's Spark connector writes it for the
+options `txnAppId` and `txnVersion`. Delta refuses a number that is not above the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from duemq.model.failpoint import Failpoint
 from duemq.pipeline.files.uris import hadoop_path
 from duemq.pipeline.history.formats.base import SCHEMAS
-from duemq.pipeline.history.formats.committed import CommittedFormat, DataFile, need
+from duemq.pipeline.history.formats.committed import Committed, DataFile, need
 
 APPLICATION: Final = "duemq-history"
 PACKAGE: Final = "io.delta:delta-kernel-api:4.4.0,io.delta:delta-kernel-defaults:4.4.0"
@@ -23,10 +23,10 @@ _CLASS: Final = "io.delta.kernel.defaults.engine.DefaultEngine"
 _BY: Final = "duemq"
 
 
-def delta(spark: SparkSession, path: str, failpoint: Failpoint) -> CommittedFormat:
-    """The format. Raises BadInput where Spark does not have its package."""
+def delta(spark: SparkSession, path: str, failpoint: Failpoint) -> Committed:
+    """The format. Raises BadInput if Spark does not have its package."""
     need(spark, "Delta", _CLASS, PACKAGE)
-    return CommittedFormat(spark, path, failpoint, {kind: DeltaLog(spark, f"{path}/{kind}", kind) for kind in SCHEMAS})
+    return Committed(spark, path, failpoint, {kind: DeltaLog(spark, f"{path}/{kind}", kind) for kind in SCHEMAS})
 
 
 class DeltaLog:
@@ -50,7 +50,7 @@ class DeltaLog:
         builder.build(self._engine).commit(self._engine, self._kernel.utils.CloseableIterable.emptyIterable())
 
     def _exists(self) -> bool:
-        """A log whose first commit was cut short is none."""
+        """Whether the log has a commit: the first one may have been interrupted."""
         files, commits = hadoop_path(self._spark, f"{self._uri}/_delta_log/*.json")
         statuses = files.globStatus(commits)
         return statuses is not None and len(statuses) > 0
@@ -79,11 +79,11 @@ class DeltaLog:
             actions += self._removed({file.uri for file in removed})
         iterator = self._kernel.internal.util.Utils.toCloseableIterator(self._list(actions).iterator())
         done = transaction.commit(self._engine, self._kernel.utils.CloseableIterable.inMemoryIterable(iterator))
-        for hook in done.getPostCommitHooks():  # checkpoints of the log, which readers begin with
+        for hook in done.getPostCommitHooks():  # such as checkpoints of the log
             hook.threadSafeInvoke(self._engine)
 
     def forget(self) -> None:
-        """Do nothing: files that were replaced are for VACUUM."""
+        """Do nothing: VACUUM removes replaced files."""
 
     def _added(self, transaction: Any, file: DataFile, new: bool) -> Any:
         optional, none = self._java.java.util.Optional, self._java.java.util.HashMap()
@@ -111,7 +111,7 @@ class DeltaLog:
         ]
 
     def _rows(self) -> list[Any]:
-        """The rows of the log: one per file that counts."""
+        """The log's rows for the present files."""
         batches = self._snapshot().getScanBuilder().build().getScanFiles(self._engine)
         scan_rows = []
         while batches.hasNext():
@@ -124,11 +124,11 @@ class DeltaLog:
         return self._table.getLatestSnapshot(self._engine)
 
     def _root(self) -> Any:
-        """The table's path as a `java.net.URI`, which quotes what a path may have, such as a space."""
+        """The table's path as a `java.net.URI`, which quotes spaces and the like."""
         return self._java.org.apache.hadoop.fs.Path(self._table.getPath(self._engine)).toUri()
 
     def _count(self, uri: str) -> int:
-        """Rows of a Parquet file."""
+        """The number of rows of a Parquet file."""
         path = self._java.org.apache.hadoop.fs.Path(uri)
         conf = self._spark._jsc.hadoopConfiguration()
         file = self._java.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(path, conf)

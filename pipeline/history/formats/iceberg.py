@@ -1,7 +1,7 @@
 """A history in tables of Apache Iceberg, committed by Iceberg's core; their catalog is the folder (type `hadoop`).
 
-A batch is one commit, and the last batch's number a property of each snapshot (`duemq-batch`), which is looked at
-before a batch is committed. Each commit writes the list of all snapshots, so that has a bound.
+A batch is one commit. Each snapshot has the number of the last batch as a property (`duemq-batch`), which is checked
+before a commit. Every commit writes the list of all snapshots, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.history.formats.base import SCHEMAS
-from duemq.pipeline.history.formats.committed import KEPT_MS, CommittedFormat, DataFile, need
+from duemq.pipeline.history.formats.committed import KEPT_MS, Committed, DataFile, need
 
 PROPERTY: Final = "duemq-batch"
 _KEPT, _MORE = 1_000, 100
-"""Snapshots that are kept, and how many more there may be until they expire."""
+"""How many snapshots are kept, and how many more may exist until they expire."""
 PACKAGE: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _CLASS: Final = "org.apache.iceberg.hadoop.HadoopCatalog"
-_TYPES: Final = {"bigint": "long"}  # where Iceberg has another name than Spark
+_TYPES: Final = {"bigint": "long"}  # Iceberg's names that differ from Spark's
 _PROPERTIES: Final = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -30,10 +30,10 @@ _PROPERTIES: Final = {
 }
 
 
-def iceberg(spark: SparkSession, path: str, failpoint: Failpoint) -> CommittedFormat:
-    """The format. Raises BadInput where Spark does not have its package."""
+def iceberg(spark: SparkSession, path: str, failpoint: Failpoint) -> Committed:
+    """The format. Raises BadInput if Spark does not have its package."""
     need(spark, "Iceberg", _CLASS, PACKAGE)
-    return CommittedFormat(spark, path, failpoint, {kind: IcebergLog(spark, path, kind) for kind in SCHEMAS})
+    return Committed(spark, path, failpoint, {kind: IcebergLog(spark, path, kind) for kind in SCHEMAS})
 
 
 class IcebergLog:
@@ -72,11 +72,11 @@ class IcebergLog:
         while snapshot is not None:
             if (text := snapshot.summary().get(PROPERTY)) is not None:
                 return int(text)
-            parent = snapshot.parentId()  # of one that another tool has made
+            parent = snapshot.parentId()  # another tool made this one
             snapshot = None if parent is None else table.snapshot(parent)
         raise JobFailed(
-            f"{self._path}/{self._kind}: no snapshot has the property {PROPERTY} any more, so its batches are not "
-            "known: begin a new table beside this one"
+            f"{self._path}/{self._kind}: no snapshot has the property {PROPERTY} any more, so its batches are "
+            "unknown: begin a new table beside this one"
         )
 
     def files(self) -> list[DataFile]:

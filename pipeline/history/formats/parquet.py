@@ -1,24 +1,27 @@
-"""A history in plain Parquet files: a folder per batch, which is there as a whole or not at all.
+"""A history in plain Parquet files: a folder per batch, which appears atomically.
 
     deliveries/batch=0000000007/date=2028-01-01/part-....parquet
     outcomes/batch=0000000007/date=2028-01-01/part-....parquet
-    deliveries/batch=0000000000-0000000006/...     batches that were merged
-    _staging/, _merging/                           what is being written
+    deliveries/batch=0000000000-0000000006/...     merged batches
+    _staging/, _merging/                           unfinished folders
 
-A batch is written below `_staging` and renamed. A batch that is run again after a crash reads the same offsets, finds
-its folder and writes nothing, so every record is in the table once. Spark's own file sink keeps a log beside its files
-instead: one table per query, its files cannot be merged, and other readers see what the log does not list.
+A batch is written below `_staging` and renamed. A batch that is repeated after a crash reads the same offsets, finds
+its folder and writes nothing, so every record is in the table once. Spark's own file sink keeps a log of its files
+instead: only one query can write the table, files cannot be merged, and other readers see files that are not in the
+log.
 
-A merged folder appears by one rename, and from then on what it holds does not count elsewhere, although its sources
-are removed after that: whoever lists the folders once, and leaves out those that another one holds (`batches.py`; for
-SQL see docs/guides/pipeline/history.md), reads each row once at any moment.
+A merged folder appears by one rename; its sources are removed later and no longer count. A reader that lists the
+folders once, and skips those that are part of another one (`standing`; for SQL see
+docs/guides/pipeline/history.md), reads each row once at any moment.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Sequence
-from typing import Any, Final
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -27,21 +30,57 @@ from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, neighbours, writing
-from duemq.pipeline.history.formats.batches import BatchFolder, holds, named, standing
 
+_NAME: Final = re.compile(r"batch=(\d+)(?:-(\d+))?")
+_DIGITS: Final = 10
 _STAGING, _MERGING = "_staging", "_merging"
-_ATOMIC: Final = ("file", "hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # a folder is renamed at once or not at all
+_ATOMIC: Final = ("file", "hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # renames of folders are atomic
+
+
+class Batches(NamedTuple):
+    """A folder with all rows of the batches `first` to `last`."""
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        first, last = (f"{number:0{_DIGITS}d}" for number in self)
+        return f"batch={first}" if self.first == self.last else f"batch={first}-{last}"
+
+
+def named(name: str) -> Batches | None:
+    """The batches in the folder of this name; None for another kind of folder."""
+    match = _NAME.fullmatch(name)
+    return Batches(int(match[1]), int(match[2] or match[1])) if match else None
+
+
+def standing(folders: Iterable[Batches]) -> list[Batches]:
+    """The folders that are not part of another one, in order: a merged folder replaces its sources."""
+    survivors: list[Batches] = []
+    end = -1
+    for one in sorted(folders, key=lambda one: (one.first, -one.last)):
+        if one.last > end:
+            survivors.append(one)
+            end = one.last
+    return survivors
+
+
+def holds(folders: Sequence[Batches], number: int) -> bool:
+    """Whether a batch is in one of the folders, which come from `standing`."""
+    at = bisect_right(folders, number, key=lambda one: one.first)
+    return at > 0 and number <= folders[at - 1].last
 
 
 class Parquet:
-    """See `Format`. `path` is a URI."""
+    """See `Format`. `path`: a URI."""
 
     def __init__(self, spark: SparkSession, path: str, failpoint: Failpoint) -> None:
         self._spark, self._path, self._failpoint = spark, path, failpoint
         java: Any = spark._jvm
         self._java = java
         self._files: Any = self._at().getFileSystem(spark._jsc.hadoopConfiguration())
-        self._there: dict[str, list[BatchFolder]] = {}
+        self._there: dict[str, list[Batches]] = {}
 
     def _at(self, *parts: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path("/".join((self._path, *parts)))
@@ -52,8 +91,8 @@ class Parquet:
         scheme = self._path.partition(":")[0]
         if scheme not in _ATOMIC:
             raise BadInput(
-                f"{self._path}: {scheme}: does not rename a folder at once, so a batch could be there in part: "
-                "take --format delta or iceberg there"
+                f"{self._path}: {scheme}: does not rename a folder atomically, so a batch could be incomplete: "
+                "use --format delta or iceberg there"
             )
         self._files.delete(self._at(_STAGING), True)
         for kind in SCHEMAS:
@@ -64,7 +103,7 @@ class Parquet:
         return not any(self._all(kind) for kind in SCHEMAS)
 
     def has(self, kind: str, number: int) -> bool:
-        # Listed once: nobody else adds batches, and merging takes none away.
+        # Listed once: only this job adds batches, and merging removes none.
         if kind not in self._there:
             self._there[kind] = self.batches(kind)
         return holds(self._there[kind], number)
@@ -72,10 +111,10 @@ class Parquet:
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
         """Add a batch; one without rows leaves no folder."""
         if not self.has(kind, number):
-            self._put(kind, BatchFolder(number, number), rows, _STAGING)
-            self._there[kind] = standing([*self._there[kind], BatchFolder(number, number)])
+            self._put(kind, Batches(number, number), rows, _STAGING)
+            self._there[kind] = standing([*self._there[kind], Batches(number, number)])
 
-    def _put(self, kind: str, batches: BatchFolder, rows: DataFrame, below: str, file_bytes: int | None = None) -> None:
+    def _put(self, kind: str, batches: Batches, rows: DataFrame, below: str, file_bytes: int | None = None) -> None:
         staging = f"{below}/{kind}-{batches.name}-{uuid.uuid4().hex}"
         with writing(rows.sparkSession, file_bytes):
             arranged(kind, rows).write.partitionBy("date").parquet(f"{self._path}/{staging}")
@@ -89,8 +128,7 @@ class Parquet:
         self._files.delete(self._at(staging), True)
 
     def _rename(self, old: Any, new: Any) -> None:
-        """Rename a folder to a name that is free: where another process has put the same batch there meanwhile, that
-        one stands."""
+        """Rename a folder to a free name. If another process was faster with the same batch, its folder stays."""
         context = self._java.org.apache.hadoop.fs.FileContext.getFileContext(
             new.toUri(), self._spark._jsc.hadoopConfiguration()
         )
@@ -108,18 +146,18 @@ class Parquet:
     def read(self, kind: str) -> DataFrame:
         return self._read(kind, self.batches(kind))
 
-    def _read(self, kind: str, batches: Sequence[BatchFolder]) -> DataFrame:
+    def _read(self, kind: str, batches: Sequence[Batches]) -> DataFrame:
         if not batches:
             return self._spark.createDataFrame([], SCHEMAS[kind])
         base = f"{self._path}/{kind}"
         reader = self._spark.read.schema(SCHEMAS[kind]).option("basePath", base)
         return reader.parquet(*(exact(f"{base}/{one.name}") for one in batches)).select(columns(kind))
 
-    def batches(self, kind: str) -> list[BatchFolder]:
-        """The folders that count: none that another one holds as well."""
+    def batches(self, kind: str) -> list[Batches]:
+        """The folders that are not part of another one."""
         return standing(self._all(kind))
 
-    def _all(self, kind: str) -> list[BatchFolder]:
+    def _all(self, kind: str) -> list[Batches]:
         if not self._files.exists(self._at(kind)):
             return []
         folders = (named(status.getPath().getName()) for status in self._files.listStatus(self._at(kind)))
@@ -128,19 +166,16 @@ class Parquet:
     # --- merging ------------------------------------------------------------------------------------------------------
 
     def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
-        """Merge folders beside one another that together have less than so many bytes.
-
-        Nobody else may be merging. Who reads the files while they are replaced has to ask again.
-        """
+        """See `Format`. Merges neighbouring folders. A reader that has listed the old folders may have to try again."""
         self._files.delete(self._at(_MERGING), True)
         self._remove_merged(kind)
 
-        def size(one: BatchFolder) -> int:
+        def size(one: Batches) -> int:
             return int(self._files.getContentSummary(self._at(kind, one.name)).getLength())
 
         groups = neighbours(self.batches(kind), size, below_bytes)
         for group in groups:
-            self._put(kind, BatchFolder(group[0].first, group[-1].last), self._read(kind, group), _MERGING, below_bytes)
+            self._put(kind, Batches(group[0].first, group[-1].last), self._read(kind, group), _MERGING, below_bytes)
             self._remove_merged(kind)
         return sum(map(len, groups)), len(groups)
 

@@ -10,8 +10,8 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import parse_duration
 from duemq.proxy.access import UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.request.json_body import read_json
-from duemq.web.body import SMALL_BODY_BYTES, check_fields
+from duemq.proxy.request.json_body import check_fields, read_json
+from duemq.web.body import SMALL_BODY_BYTES
 from duemq.web.json_response import JsonResponse
 
 

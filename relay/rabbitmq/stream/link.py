@@ -70,12 +70,12 @@ class Link(asyncio.Protocol):
         """Host and port that this broker advertises."""
 
     @property
-    def open(self) -> bool:
+    def usable(self) -> bool:
         return self._ready and not self._ended.done()
 
     @property
     def trouble(self) -> Reply:
-        """Why it is not open."""
+        """Why it is not usable."""
         return self._ended.result() if self._ended.done() else CLOSED
 
     @property
@@ -282,7 +282,7 @@ class Link(asyncio.Protocol):
     async def close(self) -> None:
         """Close it by the protocol, within about a second. Idempotent."""
         try:
-            if self.open:
+            if self.usable:
                 self._flush()
                 with suppress(TimeoutError, Lost):
                     async with asyncio.timeout(_CLOSE_S):

@@ -17,8 +17,7 @@ from duemq.client.consumer.message import KafkaRecord, Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
-from duemq.relay.connecting import Connecting
-from duemq.relay.network.resolver import Resolver
+from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.link import Link, Login
 from duemq.relay.rabbitmq.stream.mapping import encoded
@@ -33,12 +32,13 @@ _MAX_UNSENT_BYTES: Final = 16 << 20  # for a broker that reads nothing, short of
 _MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # for a stream without a majority: messages that timed out are kept
 
 
-class StreamOutlet:
+class StreamOutlet(ConnectedOutlet[Link]):
     """See `relay/base.py`."""
 
     concurrency = 1000
 
     def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
+        super().__init__("RabbitMQ", policy)
         options = destination.options
         assert isinstance(options, RabbitMqOptions)
         self._stream, self._start_id = options.stream, destination.start_id
@@ -49,10 +49,7 @@ class StreamOutlet:
         self._credentials = credentials
         self._timeout_s = destination.timeout / 1000
         self._connect_s = min(self._timeout_s / 3, _MAX_CONNECT_S)
-        self._resolver = Resolver(policy.private_networks)
         self._producers = Producers(destination.name, self._stream)
-        self.link: Link | None = None
-        self._open = Connecting(self._open_once, "RabbitMQ")
 
     # --- what the consumer tells ----------------------------------------------------------------------------------
 
@@ -72,11 +69,11 @@ class StreamOutlet:
         data, record, producers = b"", message.record, self._producers
         place = record.topic, record.partition
         while True:
-            if (self.link is None or not self.link.open) and (failure := await self._open()) is not None:
-                return failure
-            link = self.link
-            if link is None or not link.open:  # the broker may have refused a publisher in between
-                return CLOSED if link is None else link.trouble
+            link = await self._connected()
+            if isinstance(link, Reply):
+                return link
+            if not link.usable:  # the broker may have refused a publisher in between
+                return link.trouble
             if producers.stored_late(message.identity):
                 return ACCEPTED
             if (answer := producers.under_way(message.identity)) is not None:
@@ -93,17 +90,9 @@ class StreamOutlet:
                 return await answer
             await producers.wait(place, record.offset)
 
-    async def close(self) -> None:
-        await self._open.cancel()
-        link, self.link = self.link, None
-        if link is not None:
-            await link.close()
-        await self._resolver.close()
-
     # --- connecting -----------------------------------------------------------------------------------------------
 
-    async def _open_once(self) -> Reply | None:
-        """Returns the reason if it fails."""
+    async def _connect(self) -> Link | Reply:
         try:
             tls = client_context(self._credentials) if self._secure else None
         except ValueError as error:
@@ -115,9 +104,8 @@ class StreamOutlet:
             return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")
         except Lost as error:
             return error.reply
-        self.link = link
         self._producers.connected(link)
-        return None
+        return link
 
     async def _to_leader(self, tls: ssl.SSLContext | None) -> Link:
         """A connection to the stream's leader. Through another broker the order would not be safe: if the two brokers
@@ -126,7 +114,7 @@ class StreamOutlet:
             raise Lost(refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII for streams"))
         place = self._place
         for _ in range(2):
-            link = await self._connect(place, tls)
+            link = await self._connect_to(place, tls)
             try:
                 leader = await link.leader(self._stream)
             except BaseException:
@@ -139,7 +127,7 @@ class StreamOutlet:
         detail = f"{self._stream} has the leader {leader[0]}:{leader[1]}, but another broker answers there"
         raise Lost(Reply(Result.AWAY, "leader", detail))
 
-    async def _connect(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> Link:
+    async def _connect_to(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> Link:
         producers = self._producers
         link = Link(producers.confirmed, producers.lost, producers.watch, self._timeout_s)
         credentials = self._credentials

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from duemq.relay.base import Reply
+from duemq.relay.rabbitmq.shared_reply import SharedReply
 from duemq.relay.rabbitmq.stream.link import Link
 from duemq.relay.rabbitmq.stream.numbering import Numbering, Turn
 from duemq.relay.rabbitmq.stream.replies import ACCEPTED, UNCONFIRMED
@@ -32,29 +33,14 @@ def producer_name(destination: str, log_id: str, topic: str, partition: int) -> 
     return f"{destination}.{topic[:_READABLE]}.{partition}.{digest}"
 
 
-class Entry:
+class Entry(SharedReply):
     """A message that is written and not confirmed."""
 
-    __slots__ = ("data", "id", "waiting")
+    __slots__ = ("data",)
 
     def __init__(self, id_: str, data: bytes) -> None:
-        self.id, self.data = id_, data
-        self.waiting: list[asyncio.Future[Reply]] = []
-
-    def wait(self) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.waiting.append(future)
-        return future
-
-    def answer(self, reply: Reply) -> bool:
-        """Returns whether any caller was still waiting."""
-        waited = False
-        for future in self.waiting:
-            if not future.done():
-                future.set_result(reply)
-                waited = True
-        self.waiting.clear()
-        return waited
+        super().__init__(id_)
+        self.data = data
 
 
 class Producer:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from duemq.model.log.ledger import Answer
 from duemq.model.messages.ids import DIRECT, IdCodec
 from duemq.pipeline.audit.checks import expected
-from duemq.pipeline.audit.evidence import Evidence
+from duemq.pipeline.audit.evidence import Gathered
 from duemq.pipeline.audit.job import conclude
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs import decode
@@ -105,7 +105,7 @@ def test_a_table_without_that_column(spark: SparkSession) -> None:
         )
 
 
-def test_of_a_real_history(spark: SparkSession, real: Evidence, past: Past, tmp_path: Path) -> None:
+def test_of_a_real_history(spark: SparkSession, real: Gathered, past: Past, tmp_path: Path) -> None:
     history = past.history
     held = [*history.delivered, *history.cancelled, *history.moved_on, *history.direct]
     forged = IDS.issue(1, T, 2**30)

@@ -18,7 +18,7 @@ from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit import imported
-from duemq.pipeline.audit.evidence import Evidence
+from duemq.pipeline.audit.evidence import Gathered
 from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
 from duemq.pipeline.audit.job import AuditResult, audit, conclude
 from duemq.pipeline.files.s3a import store_of
@@ -131,7 +131,7 @@ def test_how_a_bucket_is_reached_follows_from_the_settings_of_the_session(settin
     assert store_of(settings, "jobs") == ObjectStore(), "the rest is for the variables and roles of each machine"
 
 
-def of_object(spark: SparkSession, read: Evidence, s3: S3Site) -> tuple[Evidence, str]:
+def of_object(spark: SparkSession, read: Gathered, s3: S3Site) -> tuple[Gathered, str]:
     """The same logs, of a server that took the file in from the store."""
     row = read.frames.commands.where("path is not null").first()
     assert row is not None

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.audit.evidence import Evidence, Extent
+from duemq.pipeline.audit.evidence import Extent, Gathered
 from duemq.pipeline.audit.job import conclude, files_of, judge
 from tests.support.audit.audit_faults import FAULTS, TOGETHER, Failpoint
 from tests.support.audit.audit_site import IMPORTED
@@ -27,7 +27,7 @@ SEEDS = range(3)
 
 @pytest.fixture(scope="module")
 def judged(
-    spark: SparkSession, real: Evidence, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, real: Gathered, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[dict[str, tuple[list[Found], list[Found]]], str]]:
     """Per fault and seed what was put in and what was found, of one audit over all; and the details, for a failure."""
     worlds = Worlds(real, tmp_path_factory.mktemp("worlds"))
@@ -88,7 +88,7 @@ def test_nothing_and_many_at_once(judged: tuple[dict[str, tuple[list[Found], lis
     assert found == expected, "\n".join(line for line in judged[1].splitlines() if line.startswith(name))
 
 
-def test_a_file_that_is_gone(spark: SparkSession, real: Evidence) -> None:
+def test_a_file_that_is_gone(spark: SparkSession, real: Gathered) -> None:
     (file,) = files_of(real.frames, real.frames.entries)
     gone = replace(file, why_not="No such file or directory")
 
@@ -111,7 +111,7 @@ def test_a_file_that_is_gone(spark: SparkSession, real: Evidence) -> None:
     assert counts(not_all) == {"unproven": IMPORTED - 2, "delivered": 1, "cancelled": 1}
 
 
-def test_a_file_that_is_gone_is_told(spark: SparkSession, real: Evidence, tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_told(spark: SparkSession, real: Gathered, tmp_path: Path) -> None:
     """Its messages are counted all the same, and that is said."""
     worlds = Worlds(real, tmp_path)
     worlds.make()

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.model.log.ledger import Answer
 from duemq.pipeline.audit import violations
 from duemq.pipeline.audit.checks import answers, places, run
-from duemq.pipeline.audit.evidence import Evidence, Judgement
+from duemq.pipeline.audit.evidence import Gathered, Judged
 from duemq.pipeline.audit.job import files_of, judge
 from tests.support.audit.audit_faults import FAULTS
 from tests.support.audit.audit_worlds import ELSEWHERE, World, Worlds, one_of
@@ -97,13 +97,13 @@ HARMLESS: tuple[Callable[[random.Random, World], None], ...] = (
 class Site:
     """Worlds that were judged, one for each fault, and others without one."""
 
-    found: Evidence
-    judged: Judgement
+    found: Gathered
+    judged: Judged
     told: DataFrame
 
 
 @pytest.fixture(scope="module")
-def site(spark: SparkSession, real: Evidence, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(spark: SparkSession, real: Gathered, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     worlds = Worlds(real, tmp_path_factory.mktemp("worlds"))
     for fault in (*FAULTS, *HARMLESS):
         fault(random.Random(fault.__name__), worlds.make())

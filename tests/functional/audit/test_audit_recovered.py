@@ -11,7 +11,7 @@ from duemq.model.log.ledger import Answer, Entry
 from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
 from duemq.model.messages.record import pack_record
 from duemq.pipeline.audit import window
-from duemq.pipeline.audit.evidence import Evidence, Extent, Frames
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, _notes, conclude
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.logs import decode
@@ -46,7 +46,7 @@ def audited(
     )  # fmt: skip
     windows, findings = window.windows(frames.entries, None, 10**10)
     reading = {shard: one.reading(start, len(commands)) for shard, one in windows.items()}
-    read = Evidence(frames, Extent(reading, {"orders": -1}, -1, -1), findings, _notes(reading), [])
+    read = Gathered(frames, Extent(reading, {"orders": -1}, -1, -1), findings, _notes(reading), [])
     return conclude(spark, read, out)
 
 

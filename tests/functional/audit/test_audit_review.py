@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from duemq.model.log.ledger import Answer
 from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
 from duemq.pipeline.audit import window
-from duemq.pipeline.audit.evidence import Evidence, Extent, Frames
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, conclude
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.logs import decode
@@ -67,7 +67,7 @@ def record(sent: int, first_due: int, row: int, content: int, at: int, **more: A
     return plain | more
 
 
-def history(spark: SparkSession, folder: Path) -> Evidence:
+def history(spark: SparkSession, folder: Path) -> Gathered:
     file = folder / "far.parquet"
     rows = {"due_ms": pa.array([T + 10, T + 20], pa.int64()), "topic": ["orders"] * 2, "payload": [b"a", b"b"]}
     pq.write_table(pa.table(rows), file)
@@ -112,7 +112,7 @@ def history(spark: SparkSession, folder: Path) -> Evidence:
     )  # fmt: skip
     windows, findings = window.windows(frames.entries, None, 10**10)
     reading = {shard: one.reading(0, 15) for shard, one in windows.items()}
-    return Evidence(frames, Extent(reading, {"orders": -1}, -1, -1), findings, [], [])
+    return Gathered(frames, Extent(reading, {"orders": -1}, -1, -1), findings, [], [])
 
 
 def found(result: AuditResult) -> list[tuple[str, int | None]]:
@@ -202,7 +202,7 @@ def test_a_message_that_died_130_times(spark: SparkSession, tmp_path: Path) -> N
         )  # fmt: skip
         windows, findings = window.windows(frames.entries, None, 10**10)
         reading = {shard: one.reading(0, deaths) for shard, one in windows.items()}
-        read = Evidence(frames, Extent(reading, {"orders": -1}, -1, -1), findings, [], [])
+        read = Gathered(frames, Extent(reading, {"orders": -1}, -1, -1), findings, [], [])
         return conclude(spark, read, tmp_path / "out")
 
     result = audited(letters)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
 from duemq.pipeline.audit import sums, window
-from duemq.pipeline.audit.evidence import Evidence, Extent, Frames
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, conclude
 from duemq.pipeline.logs import decode
 from duemq.pipeline.logs.ranges import TopicRange
@@ -44,7 +44,7 @@ def audited(spark: SparkSession, out: Path, others: list[Row], seen_at: int = 0)
     windows = {0: windows[0].reading(0, 20), 1: windows[1].reading(0, 1)}
     extent = Extent(windows, {"orders": -1}, -1, -1, seen_at=seen_at)
     many = [TopicRange("duemq.buffer", {0: 0, 1: 0}, {0: 20, 1: 1}, {0: 0, 1: 0})]
-    return conclude(spark, Evidence(frames, extent, findings, [], many), out)
+    return conclude(spark, Gathered(frames, extent, findings, [], many), out)
 
 
 ALL = {("overdue", 0, offset) for offset in range(20)}

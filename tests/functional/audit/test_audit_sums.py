@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from duemq.model.log.ledger import Answer
 from duemq.model.messages.key import checksum, make_key
 from duemq.pipeline.audit import sums
-from duemq.pipeline.audit.evidence import Evidence, Extent, Frames
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.job import AuditResult, conclude, judge
 from duemq.pipeline.audit.window import windows
 from duemq.pipeline.logs import decode
@@ -109,7 +109,7 @@ class History:
             "mac": 5, "metadata": sent["metadata"],
         }  # fmt: skip
 
-    def gathered(self, spark: SparkSession) -> Evidence:
+    def gathered(self, spark: SparkSession) -> Gathered:
         frames = Frames(
             frame_of(spark, decode.ENTRIES, self.entries), frame_of(spark, decode.COMMANDS, self.commands),
             frame_of(spark, decode.DELIVERIES, self.deliveries), frame_of(spark, decode.DEAD_LETTERS, self.letters),
@@ -118,7 +118,7 @@ class History:
         ends = {shard: 1 + max(one["offset"] for one in self.commands if one["shard"] == shard) for shard in shards}
         read = {shard: one.reading(0, ends[shard]) for shard, one in shards.items()}
         extent = Extent(read, {"orders": -1, "mails": -1}, None, -1)
-        return Evidence(frames, extent, findings, [], [TopicRange("orders", {0: 0}, {0: 1}, {0: 0})])
+        return Gathered(frames, extent, findings, [], [TopicRange("orders", {0: 0}, {0: 1}, {0: 0})])
 
     def plain(self) -> list[Row]:
         """Records of messages that nothing else was said of."""

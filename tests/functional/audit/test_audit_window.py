@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from duemq.model.log.ledger import OutcomeCounts
 from duemq.pipeline.audit.changes import cycles
-from duemq.pipeline.audit.lateness import LatenessSummary, Spread, spreads, summary, together
-from duemq.pipeline.audit.window import LogFinding, ShardWindow, idle, of_range, standing, windows
+from duemq.pipeline.audit.lateness import Late, Spread, spreads, summary, together
+from duemq.pipeline.audit.window import Finding, ShardWindow, idle, of_range, standing, windows
 from duemq.pipeline.logs import decode
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests
@@ -38,9 +38,7 @@ def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     return frame_of(spark, decode.ENTRIES, rows)
 
 
-def found(
-    spark: SparkSession, rows: list[dict[str, Any]], *more: Any
-) -> tuple[dict[int, ShardWindow], list[LogFinding]]:
+def found(spark: SparkSession, rows: list[dict[str, Any]], *more: Any) -> tuple[dict[int, ShardWindow], list[Finding]]:
     return windows(frame(spark, rows), *more)
 
 
@@ -196,7 +194,7 @@ def test_percentiles_of_counts(spark: SparkSession) -> None:
     assert list(late.hours) == [0, 3_600_000] and late.hours[3_600_000].messages == 1
     assert late.whole == Spread(102, 5, 5, 7, 1_000, 1_000)
     assert late.counts == [(0, 1), (5, 98), (7, 2), (1_000, 1)]
-    assert summary(spark.createDataFrame([], LATENESS)) == LatenessSummary()
+    assert summary(spark.createDataFrame([], LATENESS)) == Late()
 
 
 def test_a_percentile_is_the_least_that_so_many_do_not_exceed(spark: SparkSession) -> None:

@@ -21,8 +21,7 @@ from pyspark.testing import assertDataFrameEqual
 from duemq.client import Client, EpochMs
 from duemq.client.http.requests import Draft
 from duemq.pipeline.bulk_change import ChangeClient, ChangeResult, Targets, cancel, move
-from duemq.pipeline.bulk_change.job import in_order, new_times
-from duemq.pipeline.bulk_change.messages import TARGET
+from duemq.pipeline.bulk_change.job import TARGET, in_order, new_times
 from duemq.pipeline.cli.bulk_change import _tell_dry
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.spark.progress import Silent
@@ -276,7 +275,7 @@ def test_a_server_that_never_answers_fails_the_job(spark: SparkSession, away: Aw
     ("columns", "targets", "said"),
     [
         ("name string", Targets("id"), "column id: the table does not have it; it has name"),
-        ("id string, status int", Targets("id"), "column status: the answers have one of that name"),
+        ("id string, status int", Targets("id"), "column status: the answers have a column of this name"),
     ],
 )
 def test_bad_input_names_the_column(spark: SparkSession, columns: str, targets: Targets, said: str) -> None:

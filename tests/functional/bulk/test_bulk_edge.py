@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from duemq.bench.spark.audit import fill
-from duemq.bus.kafka.frames import to_kafka
+from duemq.bus.kafka.record_batches import to_kafka
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Unavailable
 from duemq.model.messages.message import Draft, schedule_frame

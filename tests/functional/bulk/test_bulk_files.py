@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import attempt, files, rules
-from duemq.pipeline.bulk_schedule.deadline import WriteDeadline
+from duemq.pipeline.bulk_schedule.attempt import WriteDeadline
 from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, repeated_names
@@ -202,10 +202,10 @@ def test_a_stage_without_hard_links_will_do(
 def test_a_document_that_its_writer_did_not_finish_is_told(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.pipeline.bulk_schedule.manifest._LOOK_S", 0)
+    monkeypatch.setattr("duemq.pipeline.bulk_schedule.manifest._READ_S", 0)
     folder = JobFolder(tmp_path, "torn")
     Path(folder.stage.path("manifest.json")).write_bytes(b'{"job": "to')
-    with pytest.raises(JobFailed, match=r"manifest\.json is damaged.* remove it where no other run"):
+    with pytest.raises(JobFailed, match=r"manifest\.json is damaged.* make sure that no other run"):
         folder.manifest()
 
 

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.client import Admin
 from duemq.client.http.values import Limits
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
+from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.errors import BadInput
+from duemq.pipeline.errors import BadInput, RowsRejected
 from duemq.pipeline.logs.server import Server
 from tests.e2e.server import Server as Process
 from tests.support.spark.spark_site import spark_tests

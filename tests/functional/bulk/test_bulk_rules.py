@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duemq.model.errors import BadDelayFile
-from duemq.pipeline.bulk_change.messages import TARGET, Targets
+from duemq.pipeline.bulk_change.job import TARGET, Targets
 from duemq.pipeline.bulk_schedule.files import messages
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, reasons, rejected
 from duemq.pipeline.columns import OWN, Columns
@@ -120,7 +120,7 @@ def test_headers_of_json_and_of_columns_that_are_named_so(spark: SparkSession) -
     assert of(header_prefix="header.") == [[], [("a", b"own")], [], []]
     assert of(headers="pairs", header_prefix="header.") == [[("a", b"map")], [("a", b"own")], [], []]
     assert of(headers={"b": "body"}, header_prefix="header.")[1] == [("b", b"x"), ("a", b"own")]
-    with pytest.raises(BadInput, match=r"header a is said twice: of column body, and of header\.a"):
+    with pytest.raises(BadInput, match=r"header a is given twice: by column body and by header\.a"):
         of(headers={"a": "body"}, header_prefix="header.")
 
 
@@ -145,7 +145,7 @@ def test_a_payload_may_be_base64(spark: SparkSession) -> None:
         (b"\x00\x01\xff", None), (None, "payload (column body): '?' is not base64"),
         (None, "payload (column body): is null; every message needs one"),
     ]  # fmt: skip
-    with pytest.raises(BadInput, match="base64 is of one column"):
+    with pytest.raises(BadInput, match="base64 must be one column"):
         Columns("due", ("a", "b"), to="orders", payload_base64=True)
 
 

@@ -207,7 +207,7 @@ def test_a_file_that_is_known_says_that_all_were_handed_over(tmp_path: Path) -> 
 def test_what_cannot_be_known_any_more_is_said_and_no_advice_is_given_that_doubles(tmp_path: Path) -> None:
     folder, manifest = written(tmp_path, 0, WINDOW_MS)
     server = Forgetful()
-    with pytest.raises(JobFailed, match="cannot be known any more") as failed:
+    with pytest.raises(JobFailed, match="rows were scheduled is unknown") as failed:
         given(server, folder, manifest)
     assert not server.given and "another job id" not in str(failed.value) and folder.handed_at() is None
 

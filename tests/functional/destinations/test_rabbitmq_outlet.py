@@ -15,13 +15,14 @@ import pytest
 from aio_pika.abc import AbstractChannel
 from cryptography import x509
 
+from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import read_credentials, read_destination
 from duemq.relay.base import Reply, Result
 from duemq.relay.outlets import open_outlet
 from duemq.relay.rabbitmq.outlet import RabbitMqOutlet
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.outlets.rabbitmq_site import plain, rabbitmq_outlet
-from tests.support.outlets.site import LOOPBACK, out_message
+from tests.support.outlets.site import LOOPBACK, OutRecord, out_message
 from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need
 from tests.support.tls.certificates import Authority
@@ -54,6 +55,13 @@ async def opened(node: RabbitMQNode, **options: Any) -> AsyncIterator[RabbitMqOu
 async def declare(node: RabbitMQNode, queue: str, **arguments: Any) -> None:
     async with channel_of(node) as channel:
         await channel.declare_queue(queue, durable=True, arguments=arguments)
+
+
+async def test_a_message_with_a_long_id_that_no_queue_gets_fails(rabbitmq: RabbitMQNode) -> None:
+    """The broker confirms what it returns: a return that is not told apart would lose the message."""
+    message = Message(OutRecord(headers=[("duemq-id", b"x" * 250)]))
+    async with opened(rabbitmq, routing_key="nowhere") as outlet:
+        assert (await outlet.send(message)).status == "NO_ROUTE"
 
 
 async def test_a_message_that_no_queue_gets_fails(rabbitmq: RabbitMQNode, name: str) -> None:

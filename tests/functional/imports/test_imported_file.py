@@ -26,6 +26,7 @@ from duemq.storage.delay_files.imported_file import ImportedFile, checksum_of, d
 from duemq.storage.imports.import_file import import_file
 from duemq.storage.limits import ImportLimits
 from tests.support.node.import_files import WINDOW, file_of, message
+from tests.support.python_calls import python_calls
 
 SHARD, OFFSET = 7, 2**33 + 5
 IDS = IdCodec(b"k" * 32)
@@ -87,6 +88,18 @@ def test_every_row_is_that_of_its_command(
     assert file.rows([one]) == {one: wanted[one]}
     assert list(joined(file.parts(one))) == [key for key in wanted if key > one]
     file.close()
+
+
+def test_a_row_with_headers_is_built_without_a_command(tmp_path: Path) -> None:
+    """Through a command it took 9 calls a row."""
+    headers = [{"name": "trace", "value": b"1"}]
+    calls = []
+    for count in (100, 200):
+        (folder := tmp_path / str(count)).mkdir()
+        file = imported(folder, [message(at, headers=headers, labels=["a"]) for at in range(count)])
+        calls.append(python_calls(lambda file=file: list(file.parts())))  # type: ignore[misc]
+        file.close()
+    assert (calls[1] - calls[0]) / 100 < 8
 
 
 def test_a_column_of_nulls_alone_has_tombstones(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -290,6 +291,22 @@ def test_the_example_in_the_docs_writes_what_is_taken_in(tmp_path: Path, monkeyp
     found = [inspect(file, ImportLimits()) for file in files]
     assert [f"{one.window}.parquet" for one in found] == [file.name for file in files]
     assert len(files) == 4 and sum(one.rows for one in found) == 20_000
+
+
+def test_the_examples_of_other_writers_in_the_docs_write_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    at = 1_830_297_600_000
+    rows = [{"due_ms": at + n, "topic": "reminders", "payload": b"%d" % n} for n in (5, 3, 4)]
+    messages = pa.Table.from_pylist(rows).to_pandas()
+    exec(PAGE.partition("### pandas\n\n```python\n")[2].partition("```")[0], {"df": messages})
+    assert inspect(tmp_path / f"{at}.parquet", ImportLimits()).rows == 3
+    (tmp_path / f"{at}.parquet").unlink()
+    with duckdb.connect() as database:
+        database.register("messages", messages.drop(columns="window"))
+        database.execute(PAGE.partition("### DuckDB\n\n```sql\n")[2].partition("```")[0])
+    assert inspect(tmp_path / f"{at}.parquet", ImportLimits()).rows == 3
 
 
 def test_the_docs_say_what_is_refused(tmp_path: Path) -> None:

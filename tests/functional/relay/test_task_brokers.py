@@ -1,10 +1,10 @@
-"""The relays of Celery and Dramatiq while their broker, a real one, cannot take a task. duemq is in memory."""
+"""Held tasks of Celery and Dramatiq through the outlet of their broker, a real one. duemq is in memory."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,20 @@ from dramatiq.brokers.redis import RedisBroker
 
 from duemq.client import celery as duemq_celery
 from duemq.client import dramatiq as duemq_dramatiq
-from duemq.client.celery.envelope import Envelope
-from duemq.client.celery.outlet import CeleryOutlet
-from duemq.client.dramatiq import DramatiqOutlet
-from duemq.client.http.values import Record
-from duemq.client.relay.deferred import DeferredQueue
-from duemq.client.relay.lease import Alone
-from duemq.client.relay.relay import BrokerAway, Outlet, Relay
+from duemq.client.consumer.message import Message
+from duemq.client.deferred import DeferredQueue
+from duemq.relay.base import Result
+from duemq.relay.redis.outlet import RedisOutlet
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
+from tests.support.outlets.rabbitmq_site import rabbitmq_outlet
+from tests.support.outlets.redis_site import redis_outlet
+from tests.support.outlets.site import out_message
 from tests.support.servers.fake_duemq import FakeDuemq
 from tests.support.servers.valkey_node import ValkeyNode
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.anyio, pytest.mark.servers]
 
 TASKS = 5
-AWAY_S = 2.0
-"""Above the 1.5 s of five tries in a row."""
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[ValkeyNode]:
-    with ValkeyNode(tmp_path) as node:
-        yield node
 
 
 @pytest.fixture
@@ -48,79 +40,69 @@ def duemq(monkeypatch: pytest.MonkeyPatch) -> FakeDuemq:
     return server
 
 
-def celery_outlet(url: str) -> tuple[Outlet, Callable[[int], Any]]:
+def celery_project(url: str) -> tuple[Callable[[int], Any], Callable[[], list[Any]]]:
     app = Celery("tasks", broker=url, set_as_current=False)
     duemq_celery.install(app, "http://duemq.test")
-    return CeleryOutlet(app, timeout_s=1.0), lambda n: app.send_task("work", (n,), countdown=60)
+
+    def waiting() -> list[Any]:
+        with app.connection_for_read() as connection:
+            queue = app.amqp.queues["celery"].bind(connection.default_channel)
+            messages = list(iter(queue.get, None))
+            for message in messages:
+                message.ack()
+            return [message.payload[0][0] for message in messages]
+
+    return lambda n: app.send_task("work", (n,), countdown=60), waiting
 
 
-def dramatiq_outlet(url: str) -> tuple[Outlet, Callable[[int], Any]]:
-    broker = RedisBroker(url=f"{url}?socket_timeout=1")  # type: ignore[no-untyped-call]
+def dramatiq_project(url: str) -> tuple[Callable[[int], Any], Callable[[], list[Any]]]:
+    broker = RedisBroker(url=url)  # type: ignore[no-untyped-call]
     duemq_dramatiq.install(broker, "http://duemq.test")
 
     @dramatiq.actor(broker=broker, queue_name="work")
     def work(n: int) -> None: ...
 
-    return DramatiqOutlet(broker), lambda n: work.send_with_options(args=(n,), delay=60_000)
+    def waiting() -> list[Any]:
+        consumer = broker.consume("work", prefetch=10, timeout=200)
+        messages = list(iter(lambda: next(consumer), None))
+        for message in messages:
+            consumer.ack(message)
+        return [message.args[0] for message in messages]
+
+    return lambda n: work.send_with_options(args=(n,), delay=60_000), waiting
 
 
-OUTLETS = {"celery": celery_outlet, "dramatiq": dramatiq_outlet}
+PROJECTS = {"celery": celery_project, "dramatiq": dramatiq_project}
 
 
-class Site:
-    """A relay in a thread, with tasks that are due."""
-
-    def __init__(self, topic: str, duemq: FakeDuemq, url: str) -> None:
-        self.duemq, self.url = duemq, url
-        outlet, send = OUTLETS[topic](url)
-        for n in range(TASKS):
-            send(n)
-        duemq.advance(61)
-        client: Any = duemq
-        self.relay = Relay(client, topic, "r", outlet, lease=Alone(), start="first")
-        self._thread = threading.Thread(target=self.relay.run)
-
-    def __enter__(self) -> Site:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self) -> float:
-        """Seconds that it took."""
-        before = time.monotonic()
-        self.relay.stop()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        return time.monotonic() - before
-
-    def nothing_for(self, seconds: float) -> None:
-        """Nothing is published, given up or sent back."""
-        known = len(self.duemq.messages)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            assert (self.relay.published, self.relay.buried, len(self.duemq.messages)) == (0, 0, known)
-            time.sleep(0.05)
-
-    def wait_for_all(self) -> None:
-        self.wait_until(lambda: self.relay.published == TASKS)
-
-    def wait_until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not holds():
-            assert self._thread.is_alive() and self.relay.buried == 0 and time.monotonic() < deadline
-            time.sleep(0.02)
+def due_tasks(duemq: FakeDuemq, send: Callable[[int], Any]) -> list[Message]:
+    for n in range(TASKS):
+        send(n)
+    duemq.advance(61)
+    return [out_message(n, payload=payload) for n, payload in enumerate(duemq.take())]
 
 
-@pytest.mark.parametrize("topic", OUTLETS)
-def test_tasks_wait_for_a_broker_that_is_killed(duemq: FakeDuemq, valkey: ValkeyNode, topic: str) -> None:
-    site = Site(topic, duemq, valkey.url)
-    valkey.kill()
-    with site:
-        site.nothing_for(AWAY_S)
-        valkey.start()
-        site.wait_for_all()
+@asynccontextmanager
+async def outlet_to(url: str, envelope: str) -> AsyncIterator[RedisOutlet]:
+    outlet = redis_outlet(f"{url}/0", timeout=2_000, envelope=envelope)
+    try:
+        yield outlet
+    finally:
+        await outlet.close()
+
+
+@pytest.mark.parametrize("envelope", PROJECTS)
+async def test_workers_get_each_task_once_and_in_order(duemq: FakeDuemq, tmp_path: Path, envelope: str) -> None:
+    with ValkeyNode(tmp_path) as valkey:
+        send, waiting = PROJECTS[envelope](valkey.url)
+        async with outlet_to(valkey.url, envelope) as outlet:
+            messages = due_tasks(duemq, send)
+            for message in (*messages, *messages):
+                assert (await outlet.send(message)).result is Result.ACCEPTED
+        assert waiting() == list(range(TASKS))
+        with redis.Redis.from_url(valkey.url) as server:
+            left = [key for key in server.scan_iter() if not key.startswith((b"duemq:", b"_kombu", b"dramatiq:__"))]
+        assert left == []
 
 
 REFUSALS = {
@@ -130,63 +112,49 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("topic", OUTLETS)
-@pytest.mark.parametrize("how", REFUSALS)
-def test_tasks_wait_for_a_broker_that_takes_no_writes(
-    duemq: FakeDuemq, valkey: ValkeyNode, topic: str, how: str
-) -> None:
-    refuse, accept = REFUSALS[how]
-    with redis.Redis.from_url(valkey.url) as server:
-        site = Site(topic, duemq, valkey.url)
-        server.execute_command(*refuse.split())
-        with site:
-            site.nothing_for(AWAY_S)
-            server.execute_command(*accept.split())
-            site.wait_for_all()
+@pytest.mark.parametrize("envelope", PROJECTS)
+async def test_tasks_wait_for_a_broker_that_takes_no_writes(duemq: FakeDuemq, tmp_path: Path, envelope: str) -> None:
+    with ValkeyNode(tmp_path) as valkey:
+        send, waiting = PROJECTS[envelope](valkey.url)
+        messages = due_tasks(duemq, send)
+        async with outlet_to(valkey.url, envelope) as outlet:
+            with redis.Redis.from_url(valkey.url) as server:
+                for message, (refuse, accept) in zip(messages, REFUSALS.values(), strict=False):
+                    server.execute_command(*refuse.split())
+                    assert (await outlet.send(message)).result is Result.AWAY
+                    server.execute_command(*accept.split())
+            valkey.kill()
+            assert (await outlet.send(messages[3])).result is Result.AWAY
+            valkey.start()
+            assert [(await outlet.send(message)).result for message in messages] == [Result.ACCEPTED] * TASKS
+        assert waiting() == list(range(TASKS))
 
 
-@pytest.mark.parametrize("topic", OUTLETS)
-def test_a_queue_that_refuses_holds_up_no_other(duemq: FakeDuemq, valkey: ValkeyNode, topic: str) -> None:
-    with redis.Redis.from_url(valkey.url) as server:
-        server.set("celery" if topic == "celery" else "dramatiq:work", "of another kind")
-        with Site(topic, duemq, valkey.url) as site:
-            site.wait_until(lambda: len(duemq.messages) == 2 * TASKS)  # all have been tried, and come back later
-            assert site.relay.published == 0
-            server.flushall()
-            duemq.advance(11)
-            site.wait_for_all()
+@pytest.mark.parametrize("envelope", PROJECTS)
+async def test_a_queue_of_another_type_is_at_fault_alone(duemq: FakeDuemq, tmp_path: Path, envelope: str) -> None:
+    with ValkeyNode(tmp_path) as valkey, redis.Redis.from_url(valkey.url) as server:
+        send, _ = PROJECTS[envelope](valkey.url)
+        server.set("celery" if envelope == "celery" else "dramatiq:work", "of another kind")
+        async with outlet_to(valkey.url, envelope) as outlet:
+            reply = await outlet.send(due_tasks(duemq, send)[0])
+        assert (reply.result, reply.status) == (Result.FAILED, "WRONGTYPE")
 
 
-@pytest.mark.parametrize("topic", OUTLETS)
-def test_a_relay_stops_while_its_broker_hangs(duemq: FakeDuemq, valkey: ValkeyNode, topic: str) -> None:
-    site = Site(topic, duemq, valkey.url)
-    valkey.fall_silent()
+@pytest.mark.xdist_group("destinations")
+async def test_an_exchange_that_is_not_there_is_its_tasks_fault(rabbitmq: RabbitMQNode, duemq: FakeDuemq) -> None:
+    url = rabbitmq.add_virtual_host("tasks")
+    app = Celery("tasks", broker=url, set_as_current=False)
+    duemq_celery.install(app, "http://duemq.test")
+    with app.connection_for_read() as connection:
+        app.amqp.queues["celery"].bind(connection.default_channel).declare()
+    messages = due_tasks(duemq, lambda n: app.send_task("work", (n,), countdown=60, **_way(n)))
+    outlet = rabbitmq_outlet(url, envelope="celery")
     try:
-        with site:
-            site.nothing_for(AWAY_S)
-            assert site.stop() < 5.0
-            assert duemq.places == {}
+        replies = [await outlet.send(message) for message in messages]
     finally:
-        valkey.go_on()
+        await outlet.close()
+    assert [reply.result for reply in replies] == [Result.ACCEPTED] * 2 + [Result.FAILED] + [Result.ACCEPTED] * 2
 
 
-def test_a_rabbitmq_that_is_silent_or_blocked_is_away(own_rabbitmq: RabbitMQNode) -> None:
-    """With memory for nothing it takes a connection, reads no task, and confirms none."""
-    app = Celery("tasks", broker=own_rabbitmq.url, set_as_current=False)
-    outlet = CeleryOutlet(app, timeout_s=1.0)
-    body = Envelope(
-        body=b"[]", content_type="application/json", content_encoding="utf-8", headers={}, properties={}, priority=0,
-        exchange="", routing_key="work", declare=[{"queue": "work", "routing_key": "work", "durable": True,
-        "arguments": None, "exchange": None}], expires=None,
-    ).encode()  # fmt: skip
-    record = Record("celery", 0, 0, 0, None, body, {})
-    outlet.publish(record)
-    own_rabbitmq.control("set_vm_memory_high_watermark", "absolute", "1MB")
-    before = time.monotonic()
-    with pytest.raises(BrokerAway):
-        outlet.publish(record)
-    outlet.close()
-    assert time.monotonic() - before < 10.0
-    own_rabbitmq.control("set_vm_memory_high_watermark", "0.8")
-    outlet.publish(record)
-    outlet.close()
+def _way(n: int) -> dict[str, str]:
+    return {"exchange": "missing", "routing_key": "x", "exchange_type": "topic"} if n == 2 else {}

@@ -219,7 +219,7 @@ def test_a_table_without_its_checkpoint_or_of_another_format_is_refused(
     (tmp_path / "_checkpoint" / "metadata").unlink()
     table.begin()  # without batches there is nothing to lose
     table.add("outcomes", 3, rows_of(spark, "outcomes", 0))
-    with pytest.raises(JobFailed, match="nobody knows up to where"):
+    with pytest.raises(JobFailed, match="the offsets to continue from are unknown"):
         HistoryTable(spark, str(tmp_path)).begin()
     other = next(name for name in FORMATS if name != format)
     with pytest.raises(BadInput, match=f"is a table in the format {format}, not {other}"):
@@ -294,7 +294,7 @@ def test_parquet_is_refused_where_folders_are_not_renamed_at_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_ATOMIC", ("hdfs",))
-    with pytest.raises(BadInput, match="take --format delta or iceberg there"):
+    with pytest.raises(BadInput, match="use --format delta or iceberg there"):
         HistoryTable(spark, str(tmp_path / "t")).begin()
     assert not (tmp_path / "t").exists()
     with pytest.raises(BadInput, match="s3a://bucket/x"):

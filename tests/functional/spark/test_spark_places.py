@@ -87,7 +87,7 @@ def test_the_folder_of_this_process_is_no_pattern(
 
 def test_what_cannot_be_read_is_refused_in_a_sentence(spark: SparkSession, here: Path) -> None:
     for name, said in (
-        ("ftp://host/t.csv", "ftp://host/t.csv: nothing here knows the scheme ftp:"),
+        ("ftp://host/t.csv", "ftp://host/t.csv: the scheme ftp: is unknown"),
         ("s3a://bucket/t.csv", "s3a://bucket/t.csv cannot be read: .*S3AFileSystem"),
         ("s3a://bucket/folder", "s3a://bucket/folder cannot be read: .*S3AFileSystem"),
         ("file:///not/there", "file:///not/there cannot be read: .*PATH_NOT_FOUND"),
@@ -118,9 +118,9 @@ def test_nothing_is_asked_where_answers_cannot_be_written(here: Path, command: s
     words = [command, "t.csv", "--id", "id", "--url", NOWHERE, "--patience", "0", "--json"]
     words += ["--to", "to"] if command == "move" else []
     for place, said in (
-        ("ftp://h/x", "--answers ftp://h/x: nothing here knows the scheme"),
+        ("ftp://h/x", "--answers ftp://h/x: the scheme ftp: is unknown"),
         ("s3a://bucket/x", "--answers s3a://bucket/x: Spark cannot reach it"),
-        ("there", f"--answers file://{here}/there: there is something already"),
+        ("there", f"--answers file://{here}/there: exists already"),
     ):
         assert detail(run(*words, "--answers", place)).startswith(said)
 

@@ -17,7 +17,7 @@ from duemq.model.messages.plain import MalformedRecord
 from duemq.model.topics.rules import NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
-from duemq.pipeline.columns.past import LONG_PAST
+from duemq.pipeline.columns.instants import LONG_PAST
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.kafka import configured
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of
@@ -108,7 +108,7 @@ def test_a_reason_names_the_column_and_the_rule(spark: SparkSession) -> None:
     assert one(spark, name=None) == "name: is null; every message needs one"
     assert one(spark, name="a b/é") is None and one(spark, name="a\nb") == f"name: must have {NAME_RULE}, not 'a\nb'"
     assert one(spark, name="é" * 100) is None and (one(spark, name="é" * 101) or "").startswith("name: must have")
-    assert one(spark, due=NOW - 9, expires=NOW - 1) == f"expires_ms (column expires): {NOW - 1} is over"
+    assert one(spark, due=NOW - 9, expires=NOW - 1) == f"expires_ms (column expires): {NOW - 1} has passed"
     assert one(spark, labels=["a", "b\u00a0"]) == "labels: a label must not begin or end with a space"
     said = "headers: x-delay and DELAY say when a record is due: no headers of a message"
     assert one(spark, headers=[("DELAY", b"1")]) == said and one(spark, headers=[("x-delay", b"")]) == said
@@ -124,7 +124,7 @@ def test_what_cannot_be_sent_at_all_is_refused(spark: SparkSession) -> None:
             commands_of(frame, Columns("due", "body", to="t", name=name), 1)
     with pytest.raises(BadInput, match="one shard or more"):
         commands_of(frame, Columns("due", "body", to="t", name="due"), 0)
-    with pytest.raises(BadInput, match="is no stream"):
+    with pytest.raises(BadInput, match="is not a stream"):
         send_stream(frame, Columns("due", "body", to="t", name="due"), "nowhere:1", "/c", rejects=None)
     numbers = spark.createDataFrame([(NOW, "x")], "due bigint, body string")
     number = commands_of(numbers, Columns("due", "body", to="t", name="due"), 5).first()

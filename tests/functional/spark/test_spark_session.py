@@ -11,9 +11,8 @@ from pyspark.sql import functions as F
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.pipeline.errors import SparkUnavailable
 from duemq.pipeline.spark.connector import JARS_VARIABLE, fetch, from_folder, is_configured
-from duemq.pipeline.spark.java import check_java
 from duemq.pipeline.spark.progress import step
-from duemq.pipeline.spark.session import session
+from duemq.pipeline.spark.session import check_java, session
 from tests.support.consumer.consumer_site import new_topic, send
 from tests.support.spark.spark_site import SETTINGS, RecordingTeller, spark_tests
 

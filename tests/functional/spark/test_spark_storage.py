@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
-from duemq.pipeline.bulk_schedule.stages import stage_of
+from duemq.pipeline.bulk_schedule.stage import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.uris import destination, uri_of
@@ -39,7 +39,7 @@ def test_a_folder_need_not_be_there_and_may_have_any_name(spark: SparkSession, t
 def test_a_stage_that_no_node_takes_files_in_from_is_refused(spark: SparkSession, place: str) -> None:
     frame = spark.createDataFrame([], "due bigint, body string")
     columns = Columns("due", "body", to="orders")
-    with pytest.raises(BadInput, match=f"^{place} cannot be a stage: nodes take no files in from {place[:2]}"):
+    with pytest.raises(BadInput, match=f"^{place} cannot be a stage: nodes cannot import files from {place[:2]}"):
         schedule(frame, columns, "job", Options(place), Server("http://127.0.0.1:9"), rules=BulkRules(), source="x")
 
 

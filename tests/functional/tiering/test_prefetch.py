@@ -19,7 +19,7 @@ from duemq.delay.replica import prefetch
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
-from duemq.delay.tiering.endings import complete_windows
+from duemq.delay.tiering.completion import complete_windows
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import DamagedFile, StoreFailed
 from duemq.model.messages.key import HIGHEST, LOWEST, due_of

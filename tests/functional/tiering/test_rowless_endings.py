@@ -15,8 +15,8 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.replica.retention import purge_before
-from duemq.delay.tiering import endings
-from duemq.delay.tiering.endings import CompletionPass, CompletionTimer, complete_windows
+from duemq.delay.tiering import completion
+from duemq.delay.tiering.completion import CompletionPass, CompletionTimer, complete_windows
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.log.ledger import Answer
@@ -366,7 +366,7 @@ async def test_a_file_that_is_gone_leaves_no_count(node: SimNode) -> None:
 
 
 async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_PART", 3)
+    monkeypatch.setattr(completion, "_PART", 3)
     await cancel(node, [*keys_of(node, 0)[:7], *keys_of(node, 1)[:2]])
     counts = []
     while await node.delay_files.complete_some():
@@ -378,7 +378,7 @@ async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest
 async def test_a_completion_reads_each_mark_once_and_meets_those_made_behind_it(
     node: SimNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "_PART", 3)
+    monkeypatch.setattr(completion, "_PART", 3)
     keys = keys_of(node, 0)
     await cancel(node, keys[4:])
     read_rows, read_marks, parts, marks = PrefetchedView._read_rows_of_ended, node.store.range, 0, 0

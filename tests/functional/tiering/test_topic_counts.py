@@ -13,7 +13,7 @@ from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.indexing.topic_counter import TopicCounter
 from duemq.delay.replica.retention import purge_before
-from duemq.delay.tiering.endings import complete_windows
+from duemq.delay.tiering.completion import complete_windows
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.messages.import_command import import_frame
 from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, Change, Draft

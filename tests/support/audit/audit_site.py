@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.audit.evidence import Evidence, Frames
+from duemq.pipeline.audit.evidence import Frames, Gathered
 from duemq.pipeline.audit.job import gathered
 from duemq.pipeline.logs import decode
 from tests.e2e.server import Server, wait_for
@@ -239,7 +239,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
 
 
 @pytest.fixture(scope="session")
-def real(spark: SparkSession, past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
+def real(spark: SparkSession, past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gathered]:
     """The logs of that history, read once, in memory. For all tests, which leave them as they are."""
     with gathered(spark, past.bootstrap, tmp_path_factory.mktemp("real")) as found:
         frames = [

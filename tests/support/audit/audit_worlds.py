@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.model.log.ledger import Answer, OutcomeCounts
 from duemq.model.messages.ids import DIRECT
 from duemq.model.messages.key import CHECKSUM_MASK, checksum, make_key
-from duemq.pipeline.audit.evidence import Evidence, Extent, Frames
+from duemq.pipeline.audit.evidence import Extent, Frames, Gathered
 from duemq.pipeline.audit.window import ShardWindow
 from duemq.pipeline.logs import decode
 from tests.support.audit.audit_site import SHARDS
@@ -178,9 +178,9 @@ def of_shard(shard: int) -> Found:
 
 
 class Worlds:
-    """Makes worlds of a history (`Evidence` of a real Kafka), and frames of them."""
+    """Makes worlds of a history (`Gathered` of a real Kafka), and frames of them."""
 
-    def __init__(self, gathered: Evidence, folder: Path) -> None:
+    def __init__(self, gathered: Gathered, folder: Path) -> None:
         frames = gathered.frames
         self._rows = [
             [row.asDict(recursive=True) for row in frame.collect()]
@@ -222,7 +222,7 @@ class Worlds:
         self.made.append(world)
         return world
 
-    def gathered(self, spark: SparkSession) -> Evidence:
+    def gathered(self, spark: SparkSession) -> Gathered:
         """All of them, as if read from one Kafka."""
         worlds = self.made
         shards = len(worlds) * SHARDS

@@ -11,7 +11,7 @@ import pytest
 
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.replica import replica
-from duemq.delay.tiering.endings import complete_windows
+from duemq.delay.tiering.completion import complete_windows
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.messages import row_notes
 from duemq.model.messages.key import due_of, make_key, offset_of

@@ -13,7 +13,7 @@ from duemq.delay.indexing.topic_counter import TopicCounter
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
-from duemq.delay.tiering.endings import CompletionPass
+from duemq.delay.tiering.completion import CompletionPass
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.messages.key import due_of, first_key_at
 from duemq.model.messages.message import CANCEL, Change

@@ -187,7 +187,7 @@ async def kafka_watch(port: Any) -> None:
 
 
 async def kafka_ping(port: Any) -> None:
-    one = Wire(KafkaOptions("localhost:1"))
+    one = Wire(KafkaOptions("localhost:1").client())
     one.client = SimpleNamespace(cluster=port)
     await one.keep_asking()
 

@@ -22,7 +22,6 @@ ALLOWED = {
     "client/http/aio/client.py tail": "a generator, which the caller ends; its pauses grow",
     "client/idempotency/attempts.py _insist": "a handler waits for it until a deadline",
     "client/idempotency/redis.py open": "a start waits for it until a deadline",
-    "client/lag/brokers.py _retry": "a caller waits for it until a deadline",
     "delay/node.py _run_shard": "the task of a shard, which is opened anew before each try; its pauses grow",
     "delay/shard/shard.py run": "the task of a shard, whose pauses depend on the error, and grow",
 }

@@ -87,7 +87,7 @@ def test_the_extra_of_the_consumer_is_enough_for_its_parts_of_the_sdk() -> None:
 
 
 def test_the_adapters_of_celery_and_dramatiq_need_no_package_of_a_consumer_or_a_server() -> None:
-    answer = _import("duemq.client.celery, duemq.client.celery.command, duemq.client.dramatiq", list(_REQUIREMENTS))
+    answer = _import("duemq.client.celery, duemq.client.dramatiq", list(_REQUIREMENTS))
     assert answer.returncode == 0, answer.stderr
 
 

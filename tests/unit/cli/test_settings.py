@@ -18,6 +18,7 @@ from duemq.delay.node import until_purge
 from duemq.model.errors import BadConfig
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.storage.object_store import ObjectStore
+from tests.support.docs.settings_page import settings, settings_page
 
 TOP = Path(__file__).resolve().parents[3]
 SHIPPED = TOP / "conf" / "duemq.toml"
@@ -59,16 +60,14 @@ def test_the_shipped_file_has_every_key_and_its_default() -> None:
     assert named == set(keys(Settings()))
 
 
-def test_the_table_of_the_docs_has_every_key_and_its_default() -> None:
-    table = re.findall(
-        r"^\| `(\S+)` \| `(.*?)` \|", (TOP / "docs" / "reference" / "configuration.md").read_text(), re.MULTILINE
-    )
-    rows = dict(table)
-    assert sorted(key for key, _ in table) == sorted(keys(Settings()))
+def test_the_page_of_settings_has_every_key_its_default_and_a_meaning() -> None:
+    page = settings_page()
+    assert [one.key for one in settings() if not one.meaning] == []
+    assert sorted(re.findall(r"^\| `(\S+)` \| `.*?` \| .+ \|$", page, re.MULTILINE)) == sorted(keys(Settings()))
     told: dict[str, Any] = {}
-    for key, value in rows.items():
+    for key, value in re.findall(r"^\| `(\S+)` \| `(.*?)` \|", page, re.MULTILINE):
         section, _, name = key.rpartition(".")
-        (told.setdefault(section, {}) if section else told)[name] = [] if value == "[]" else value
+        (told.setdefault(section, {}) if section else told)[name] = tomllib.loads(f"value = {value}")["value"]
     assert Settings.load(overrides=told) == Settings()
 
 

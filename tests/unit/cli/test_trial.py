@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.relay.trial import outlet_opener, send_test
+from duemq.cli.wiring.relay.relay_of_process import outlet_opener
+from duemq.cli.wiring.relay.trial import send_test
 from duemq.model.destinations.destination import Credentials, read_destination
 from duemq.model.errors import Rejected
 from duemq.relay import outlets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,11 +16,10 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from duemq.client.celery import NotHeld, hold_of, install
-from duemq.client.celery.envelope import Envelope
-from duemq.client.celery.outlet import CeleryOutlet
+from duemq.client.deferred import DeferredQueue
 from duemq.client.http.errors import BadWhen, Unavailable
-from duemq.client.http.values import Record
-from duemq.client.relay.deferred import DeferredQueue
+from duemq.relay.held_task import CeleryTask, celery_task
+from tests.support.outlets.site import out_message
 from tests.support.servers.fake_duemq import FakeDuemq
 
 
@@ -47,14 +47,10 @@ def in_queue(app: Celery) -> list[Any]:
         return list(iter(queue.get, None))
 
 
-def relay(app: Celery, duemq: FakeDuemq, seconds: float) -> None:
+def delivered(duemq: FakeDuemq, seconds: float) -> list[CeleryTask]:
+    """The tasks that come due in this time, as the relay reads them."""
     duemq.advance(seconds)
-    outlet = CeleryOutlet(app)
-    page = duemq.records("celery", after=None, consumer="r", max=1000)
-    for record in page.records:
-        outlet.publish(record)
-    duemq.commit("celery", "r", page.cursor)
-    outlet.close()
+    return [celery_task(out_message(payload=payload)) for payload in duemq.take()]
 
 
 def test_what_is_farther_than_the_threshold_is_held(app: Celery, duemq: FakeDuemq) -> None:
@@ -64,9 +60,8 @@ def test_what_is_farther_than_the_threshold_is_held(app: Celery, duemq: FakeDuem
     app.send_task("now")
     assert [message.headers["task"] for message in in_queue(app)] == ["near", "past", "now"]
     assert len(duemq.messages) == 1
-    relay(app, duemq, 600)  # the real clock goes on, too
-    (message,) = in_queue(app)
-    assert message.headers["task"] == "far" and message.headers["eta"] is None
+    (task,) = delivered(duemq, 600)  # the real clock goes on, too
+    assert task.headers["task"] == "far" and task.headers["eta"] is None
 
 
 def test_times_are_understood_as_a_worker_does(app: Celery, duemq: FakeDuemq) -> None:
@@ -83,9 +78,8 @@ def test_the_first_protocol(app: Celery, duemq: FakeDuemq) -> None:
     app.conf.task_protocol = 1
     app.send_task("old", (1,), countdown=60, task_id="x")
     assert duemq.messages[0].name == "celery:x:0"
-    relay(app, duemq, 600)  # the real clock goes on, too
-    (message,) = in_queue(app)
-    body = message.payload
+    (task,) = delivered(duemq, 600)  # the real clock goes on, too
+    body = json.loads(task.body)
     assert (body["task"], body["args"], body["eta"]) == ("old", [1], None)
 
 
@@ -97,38 +91,33 @@ def test_only_the_task_is_held_not_its_event(app: Celery, duemq: FakeDuemq) -> N
         app.send_task("t", countdown=60)
         assert events.get().payload["type"] == "task-sent"
     assert len(duemq.messages) == 1
-    assert Envelope.decode(duemq.messages[0].payload).routing_key == "celery"
+    (task,) = delivered(duemq, 600)
+    assert task.routing_key == "celery"
 
 
 def test_what_expires_keeps_what_is_left(app: Celery, duemq: FakeDuemq) -> None:
     app.send_task("t", countdown=60, expires=3600)
     app.send_task("too-late", countdown=60, expires=30)
-    for stored in duemq.messages:
-        envelope = Envelope.decode(stored.payload)
-        assert "expiration" not in envelope.properties and envelope.expires is not None
-    relay(app, duemq, 600)  # the real clock goes on, too
-    one, two = in_queue(app)
-    assert 3500_000 < int(one.properties["expiration"]) <= 3600_000
+    one, two = delivered(duemq, 600)  # the real clock goes on, too
+    assert "expiration" not in one.properties and "expiration" not in two.properties
+    assert one.expiration_ms is not None and 3500_000 < one.expiration_ms <= 3600_000
     assert two.headers["expires"] is not None  # the worker says that it expired
-
-
-def test_expired_at_the_relay(app: Celery, duemq: FakeDuemq) -> None:
-    app.send_task("t", countdown=60, expires=3600)
-    payload = duemq.messages[0].payload
-    past = Envelope.decode(payload)
-    late = Envelope(
-        **{name: getattr(past, name) for name in Envelope.__slots__} | {"expires": datetime(2020, 1, 1, tzinfo=UTC)}
-    )
-    outlet = CeleryOutlet(app)
-    outlet.publish(Record("celery", 0, 0, 0, None, late.encode(), {}))
-    outlet.close()
-    (message,) = in_queue(app)
-    assert message.properties.get("expiration") is None
 
 
 def test_rabbitmqs_own_delay_is_left_alone(app: Celery, duemq: FakeDuemq) -> None:
     app.send_task("t", countdown=60, exchange=Exchange("celery_delayed_27", "topic"), routing_key="0.1.celery")
     assert duemq.messages == []
+
+
+def test_redis_has_queues_and_no_other_exchanges(duemq: FakeDuemq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No destination could send such a task on: the broker gets it with its eta, as without duemq."""
+    app = Celery("redis", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    install(app, "http://duemq.test")
+    sent: list[Any] = []
+    monkeypatch.setattr("kombu.Producer.publish", lambda self, body, **options: sent.append(options["headers"]["eta"]))
+    app.send_task("t", countdown=60, exchange=Exchange("news", "topic"), routing_key="sport")
+    assert duemq.messages == [] and sent != [None]
+    assert hold_of(app).take(None, {}, {"headers": {"id": "x", "eta": None}}) is False
 
 
 def test_nothing_of_a_batch_that_breaks_off_is_held(app: Celery, duemq: FakeDuemq) -> None:

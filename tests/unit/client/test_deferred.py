@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from duemq.client.deferred import REPEATS, RETRIES_ASKED, DeferredQueue, HeldMessage
 from duemq.client.http.errors import NameConflict, RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import CancelReport
-from duemq.client.relay.deferred import REPEATS, RETRIES_ASKED, DeferredQueue, HeldMessage
 from tests.support.servers.fake_duemq import FakeDuemq
 
 DELAY_FILE = 9_000_000

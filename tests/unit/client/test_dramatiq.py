@@ -10,11 +10,9 @@ import pytest
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import BrokerConnectionError
 
-from duemq.client.dramatiq import DramatiqDeferral, DramatiqOutlet, NotHeld, hold_of, install
+from duemq.client.deferred import DeferredQueue
+from duemq.client.dramatiq import DramatiqDeferral, NotHeld, hold_of, install
 from duemq.client.http.errors import BadWhen, Unavailable
-from duemq.client.http.values import Record
-from duemq.client.relay.deferred import DeferredQueue
-from duemq.client.relay.relay import NotPublishable
 from tests.support.servers.fake_duemq import FakeDuemq
 
 
@@ -62,11 +60,8 @@ def run(broker: Any) -> None:
 def relayed(duemq: FakeDuemq, broker: Any, seconds: float) -> None:
     """What came due in so many seconds goes to the broker."""
     duemq.advance(seconds)
-    outlet = DramatiqOutlet(broker)
-    page = duemq.records("dramatiq", after=None, consumer="r", max=1000)
-    for record in page.records:
-        outlet.publish(record)
-    duemq.commit("dramatiq", "r", page.cursor)
+    for payload in duemq.take():
+        broker.enqueue(dramatiq.Message.decode(payload))
 
 
 def test_a_delay_is_held_and_comes_back(duemq: FakeDuemq, broker: Any, actor: Any, seen: list[Any]) -> None:
@@ -135,11 +130,6 @@ def test_fallback_and_retries_go_to_the_broker_where_duemq_is_away(
     before = broker.queues["q.DQ"].unfinished_tasks
     actor.send_with_options(args=("x",), delay=60_000)
     assert broker.queues["q.DQ"].unfinished_tasks == before + 1
-
-
-def test_what_is_no_message_is_said_so(broker: Any) -> None:
-    with pytest.raises(NotPublishable):
-        DramatiqOutlet(broker).publish(Record("dramatiq", 0, 0, 0, None, b"{}", {}))
 
 
 def test_installed_once(broker: Any) -> None:

@@ -98,10 +98,10 @@ async def test_rabbitmq_gets_each_record_and_tells_which_came_back() -> None:
             self.published.append(properties)
 
     channel, mapping = Channel(), Mapping(RabbitMqOptions())
-    publisher = Publisher(channel, "", True, lambda _: None)
+    publisher = Publisher(channel, True, lambda _: None)
     answers: list[asyncio.Future[Any]] = []
     for message in (Message(record()), Message(record(offset=8)), Message(record())):
-        answers.append(publisher.publish(message.identity, message.payload, mapping.publication(message)))
+        answers.append(publisher.publish(message.identity, mapping.publication(message)))
     assert len(channel.published) == 2  # the third is a repeat of the first
     publisher._on_return(None, spec.Basic.Return(312, "NO_ROUTE", "", "orders"), channel.published[1], b"x")
     frame: Any = type("Frame", (), {"method": spec.Basic.Ack(2, True)})

@@ -38,6 +38,8 @@ from duemq.model.disk_use import DiskUse
 from duemq.model.log.ledger import Entry
 from duemq.model.messages.key import make_key
 from duemq.web.status import StatusSource, metrics
+from tests.support.docs.metrics_page import metrics as metrics_of_the_code
+from tests.support.docs.metrics_page import metrics_page
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/operate/operations.md").read_text()
@@ -49,6 +51,10 @@ CONSTANTS = {
 }
 REASON_AT = {"WriteRefused": 1, "DeferredMessage": 3, "_Back": 2, "refuse": 1}  # which argument of a call it is
 DAY_MS = 86_400_000
+GROUP_METRICS = (  # of `duemq lag`, whose names are put together
+    *(f"{what}_{unit}" for what in ("lag", "inflight", "available") for unit in ("messages", "seconds")),
+    "lost_messages",
+)
 
 
 def values(node: ast.expr) -> Iterator[str]:
@@ -106,11 +112,24 @@ def node_metrics(now: int = 0) -> tuple[CollectorRegistry, Observer, list[int]]:
     return registry, observer, clock
 
 
-def test_the_pages_list_each_metric() -> None:
+def test_the_page_lists_each_metric() -> None:
     registry, *_ = node_metrics()
     exposed = set(re.findall(r"^# TYPE (duemq_\w+)", generate_latest(registry).decode(), re.MULTILINE))
-    pages = PAGE.partition("## Metrics")[2] + (ROOT / "docs/operate/cluster.md").read_text()
-    assert {name for name in exposed if not name.endswith("_created")} <= set(re.findall(r"`(duemq_\w+)", pages))
+    listed = set(re.findall(r"^\| `(duemq_\w+)` \|.*\| .+ \|$", metrics_page(), re.MULTILINE))
+    assert {name for name in exposed if not name.endswith("_created")} <= listed
+    assert listed == {one.name for one in metrics_of_the_code()}
+
+
+def test_metrics_that_the_pages_name_are_there() -> None:
+    there = {one.name for one in metrics_of_the_code()} | {f"duemq_group_{name}" for name in GROUP_METRICS}
+    named = {
+        (page.name, name)
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.parent.name not in ("adr", "pipeline")
+        for name in re.findall(r"`(duemq_[a-z_]+)\b[`{ ]", page.read_text())
+    }
+    assert len(named) > 30
+    assert {(page, name) for page, name in named if name not in there} == set()
 
 
 def test_counters_begin_at_zero_so_that_an_alert_sees_the_first_count() -> None:

@@ -14,9 +14,9 @@ from tests.support.docs.sentences import by_sentences, sentences
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 ROOMS = {"start", "guides", "operate", "reference", "explain", "adr"}
-WORDS, WORDS_ABOVE = 53_000, 2_773
+WORDS, WORDS_ABOVE = 41_300, 2_773
 """Of all pages but decisions, and of README and CONTRIBUTING. Lower them when they have become fewer; raise none."""
-RUN = 0.35
+RUN = 0.45
 """The share of blocks that a test runs as printed. Raise it when it has become more."""
 
 
@@ -28,7 +28,9 @@ def test_the_navigation_of_the_site_has_every_page_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = re.findall(r"([\w/-]+\.md)$", text, re.MULTILINE)
     pages = {str(page.relative_to(DOCS)) for page in PAGES if page.parent.name != "adr"}
-    made = {"reference/http.md", "reference/commands.md"}  # by conf/site/hooks.py
+    made = {
+        f"reference/{name}.md" for name in ("http", "commands", "settings", "metrics", "states")
+    }  # conf/site/hooks.py
     assert sorted(listed) == sorted(pages | made | {"adr/README.md"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
@@ -13,12 +14,14 @@ from duemq.cluster.shards.shard_reader import MessageState, NamedMessage
 from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.log.ledger import Answer
+from duemq.model.messages.ids import DIRECT
 from duemq.model.messages.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft
-from duemq.model.messages.names import Name, of_caller, of_client, shard_of_name
+from duemq.model.messages.names import CLIENT, Name, of_caller, of_client, shard_of_name
 from duemq.model.messages.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
+from duemq.proxy.gateway.changes import NameLookups
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.proxy.gateway.name_lookups import NameLookups
+from duemq.proxy.gateway.message_resolver import direct_checksum
 from tests.unit.gateway.test_gateway import NOW, SHARDS, Site, at_site, later
 from tests.unit.gateway.test_gateway_imports import FILES
 
@@ -181,6 +184,27 @@ def test_a_change_by_name_is_decided_by_the_shard_whether_or_not_the_name_can_be
         (record, _) = await site.bus.read(BUFFER, shard, 0, 10)
         meant = command_of(record.frame, NOW, RecordPosition(shard, SHARDS, site.backend.ids))
         assert meant == ByName(kind, of_client("order-17"), due)
+
+    at_site(scenario)
+
+
+def test_a_change_decodes_each_reference_once_and_that_of_a_direct_message_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name of 32 characters may be an id, and only the checksum tells: a hash for each look."""
+
+    async def scenario(site: Site) -> None:
+        ids, decoded = site.backend.ids, Counter[str]()
+        read = ids.read
+        monkeypatch.setattr(ids, "read", lambda ref: (decoded.update([ref]), read(ref))[1])
+        (name,) = names_of_shard(1, 1)
+        pending, direct = ids.issue(1, NOW, 7), ids.issue(DIRECT, NOW, 7, direct_checksum("orders"))
+        refs = [pending, name.removeprefix(CLIENT).decode(), direct]
+        changing = site.gateway.change(CANCEL, refs)
+        first, second, third = await when_appended(site, 1, 2, changing, [Answer.OK, Answer.UNKNOWN])
+        assert first == ChangeOutcome(pending, Answer.OK, NOW) and second == ChangeOutcome(refs[1], Answer.UNKNOWN)
+        assert third == ChangeOutcome(direct, Answer.DELIVERED, NOW)
+        assert decoded == {refs[0]: 1, refs[1]: 1, refs[2]: 2}
 
     at_site(scenario)
 

@@ -83,7 +83,7 @@ def test_how_far_a_log_goes_is_only_said_where_the_brokers_agree_who_leads(
     said: dict[int, int | None], end: int | None
 ) -> None:
     async def test() -> None:
-        wire = Wire(KafkaOptions("nowhere:9092", request_timeout_ms=200))
+        wire = Wire(KafkaOptions("nowhere:9092", request_timeout_ms=200).client())
         wire.client = Brokers(said, {1: 10, 2: 12, 3: 13})
         if end is None:
             with pytest.raises(LogFailed):

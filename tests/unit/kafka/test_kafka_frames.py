@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.bus.base import AppendResult
-from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import FrameRun, RunPart
-from duemq.bus.kafka.frames import to_frame, to_kafka
-from duemq.bus.kafka.produce.batches import append_result, batches_of, too_large
+from duemq.bus.kafka.record_batches import append_result, batches_of, decode, to_frame, to_kafka, too_large
 from duemq.model.messages.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
 from duemq.model.messages.record import Record, StoredRecord, pack_record, unpack_record
 

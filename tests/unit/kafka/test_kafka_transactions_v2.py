@@ -12,12 +12,12 @@ from aiokafka import errors
 
 from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.batches import batches_of
 from duemq.bus.kafka.produce.failures import translate
 from duemq.bus.kafka.produce.producer import ProducerSetup
 from duemq.bus.kafka.produce.transaction_sends import Positions
 from duemq.bus.kafka.produce.v2 import producer as module
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
+from duemq.bus.kafka.record_batches import batches_of
 from duemq.bus.kafka.requests.transaction_requests import TransactionAbortable
 from duemq.model.errors import Fenced, LogFailed
 from duemq.model.messages.record import Partition, pack_record

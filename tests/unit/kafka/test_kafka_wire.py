@@ -40,7 +40,7 @@ class Client:
 
 def wire_with(client: Client, monkeypatch: pytest.MonkeyPatch, retry_s: float = 3600.0) -> Wire:
     monkeypatch.setattr(wire_module, "_RETRY_S", retry_s)
-    wire = Wire(KafkaOptions(bootstrap="nobody:1"))
+    wire = Wire(KafkaOptions(bootstrap="nobody:1").client())
     wire.client = client
     return wire
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +14,8 @@ from aiokafka.structs import TopicPartition
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import ConsumerGroup, FetchedValues, Topics
 from duemq.client.lag.reader import LagReader
-from duemq.client.lag.sampling import Sampling, counted
 from duemq.client.lag.scan import Scan
-from duemq.client.lag.values import FirstMessage, GroupState, OffsetAndTime, PartitionEnds, PartitionLag
+from duemq.client.lag.values import FirstMessage, GroupState, Matches, OffsetAndTime, PartitionEnds, PartitionLag
 from duemq.model.errors import LogFailed
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -68,8 +66,8 @@ def last_of(raw: bytes) -> int:
     return int.from_bytes(raw[23:27], "big")
 
 
-def scan_of(brokers: FakeBrokers, tags: str = "*", **sampling: int) -> Scan:
-    return Scan(brokers, TagFilter.parse(tags), Sampling(**sampling), random.Random(2))  # type: ignore[arg-type]
+def scan_of(brokers: FakeBrokers, tags: str = "*", most_offsets: int = 10_000) -> Scan:
+    return Scan(brokers, TagFilter.parse(tags), most_offsets)  # type: ignore[arg-type]
 
 
 def first(brokers: FakeBrokers, start: int, end: int) -> tuple[FirstMessage | None, Scan]:
@@ -136,39 +134,25 @@ def test_all_are_counted() -> None:
         ("*", (3, 9), 1),
     ):
         found = asyncio.run(scan_of(brokers, tags).count({HERE: (start, end), THERE: (11, 11)}))
-        assert found == {HERE: counted(messages, end - start), THERE: counted(0, 0)}, (tags, start, end)
+        assert found == {HERE: Matches(messages, True), THERE: Matches(0, True)}, (tags, start, end)
 
 
-def test_random_offsets_of_many() -> None:
+def test_of_many_the_oldest_are_counted() -> None:
     """Four of five offsets hold a message, and one of five the tag."""
     log = [batch(5 * number, b"a", b"b", None, b"b", b"b") for number in range(2000)]
     brokers = FakeBrokers({HERE: log, THERE: log})
-    spans = {HERE: (0, 10_000), THERE: (2_000, 4_000)}
-    found = asyncio.run(scan_of(brokers, "a", exact=100, offsets=400).count(spans))
-    assert (found[HERE].sample, found[THERE].sample) == (333, 67)
-    assert found[HERE].low <= 2_000 <= found[HERE].high and found[THERE].low <= 400 <= found[THERE].high
-    assert not found[HERE].exact and found[HERE].error < 600
+    spans = {HERE: (0, 10_000), THERE: (2_000, 2_050)}
+    found = asyncio.run(scan_of(brokers, "a", most_offsets=400).count(spans))
+    assert found == {HERE: Matches(70, False), THERE: Matches(10, True)}
+    assert asyncio.run(scan_of(brokers, "a", most_offsets=999).count({HERE: (0, 1_000)})) == {HERE: Matches(200, True)}
 
 
-def test_bytes_are_bounded() -> None:
+def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     log = [batch(5 * number, b"a", b"b", b"b", b"b", b"b") for number in range(2000)]
-    size = len(log[0])
+    monkeypatch.setattr("duemq.client.lag.scan._MOST_BYTES", 50 * len(log[0]))
     brokers = FakeBrokers({HERE: log})
-    found = asyncio.run(scan_of(brokers, "a", exact=100, offsets=400, max_bytes=50 * size).count({HERE: (0, 10_000)}))
-    assert len(brokers.asked) == 51 and 51 <= found[HERE].sample < 60
-    # What is too much to be counted is estimated.
-    brokers.asked.clear()
-    found = asyncio.run(
-        scan_of(brokers, "a", exact=10_000, offsets=40, max_bytes=100 * size).count({HERE: (0, 10_000)})
-    )
-    assert not found[HERE].exact and found[HERE].sample == 40
-    assert found[HERE].low <= 2_000 <= found[HERE].high
-
-
-def test_a_small_span_is_drawn_as_a_whole() -> None:
-    brokers = FakeBrokers({HERE: LOG, THERE: LOG})
-    found = asyncio.run(scan_of(brokers, "b", exact=5, offsets=1).count({HERE: (0, 11), THERE: (0, 1)}))
-    assert found == {HERE: counted(4, 11), THERE: counted(0, 1)}
+    assert asyncio.run(scan_of(brokers, "a").count({HERE: (0, 10_000)})) == {HERE: Matches(50, False)}
+    assert len(brokers.asked) == 50
 
 
 class FakeCluster(FakeBrokers):
@@ -222,4 +206,4 @@ def test_what_becomes_unreadable_while_it_is_counted_is_not_told() -> None:
             return await super().fetch(wanted, max_bytes)
 
     found = read_by(Late({HERE: LOG, THERE: LOG}), "b")
-    assert found["orders", 0].matching == counted(4, 10) and found["orders", 1].matching is None
+    assert found["orders", 0].matching == Matches(4, True) and found["orders", 1].matching is None

@@ -1,16 +1,15 @@
-"""The arithmetic of lag, and what a sample says of the whole."""
+"""The arithmetic of lag."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, total_of, wilson
+from duemq.client.lag import LagReader
 from duemq.client.lag.values import (
     FirstMessage,
     GroupLag,
     GroupState,
+    Matches,
     OffsetAndTime,
     PartitionEnds,
     PartitionLag,
@@ -111,52 +110,13 @@ def test_one_that_does_not_tell_makes_the_total_unknown() -> None:
     assert (total.lag, total.inflight, total.available) == (6, None, None)
 
 
-# --- sampling -----------------------------------------------------------------------------------------------------
+def test_a_total_is_exact_if_all_parts_are() -> None:
+    parts = [PartitionLag("b", at, GroupState.OK, lag=5, matching=Matches(at + 1, at < 2)) for at in range(3)]
+    assert by_topic("g", parts)[0].total.matching == Matches(6, False)
+    assert by_topic("g", parts[:2])[0].total.matching == Matches(3, True)
 
 
-def test_wilson_as_published() -> None:
-    """Newcombe (1998), Statistics in Medicine 17, table I: 81 of 263, and 15 of 148 and 0 of 20."""
-    for hits, sample, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):
-        told = wilson(hits, sample, 1_000_000)
-        assert abs(told.low / 1e6 - low) < 1e-4 and abs(told.high / 1e6 - high) < 1e-4
-        assert told.messages == round(hits / sample * 1_000_000) and not told.exact
-
-
-def test_what_was_looked_at_is_certain() -> None:
-    assert wilson(90, 95, 100) == Estimate(95, 90, 95, 95, False)
-    assert wilson(3, 10, 10) == counted(3, 10) == Estimate(3, 3, 3, 10, True)
-    assert wilson(0, 0, 50) == Estimate(0, 0, 50, 0, False)
-    assert (wilson(3, 10, 10).error, Estimate(10, 4, 13, 5, False).error) == (0, 6)
-
-
-def test_errors_add_up_as_squares() -> None:
-    total = total_of([Estimate(100, 70, 140, 10, False), Estimate(50, 10, 80, 20, False), counted(7, 9)])
-    assert total == Estimate(157, 107, 207, 39, False)
-    assert total_of([counted(1, 2), counted(3, 4)]) == counted(4, 6)
-
-
-def test_the_interval_holds_19_times_of_20() -> None:
-    rng = random.Random(1)
-    held = 0
-    for _ in range(2_000):
-        share, hits = rng.choice((0.02, 0.3, 0.9)), 0
-        offsets, sample = 100_000, 300
-        hits = sum(rng.random() < share for _ in range(sample))
-        told = wilson(hits, sample, offsets)
-        held += told.low <= share * offsets <= told.high
-    assert 0.93 < held / 2_000 < 0.97
-
-
-def test_draws_are_different_and_in_proportion() -> None:
-    drawn = draws({"a": (10, 1010), "b": (0, 9000), "c": (5, 15)}, 500, random.Random(1))
-    assert {part: len(offsets) for part, offsets in drawn.items()} == {"a": 50, "b": 450, "c": 10}
-    assert all(len(set(offsets)) == len(offsets) for offsets in drawn.values())
-    assert min(drawn["a"]) >= 10 and max(drawn["a"]) < 1010 and set(drawn["c"]) == set(range(5, 15))
-    assert drawn["b"] != sorted(drawn["b"])
-
-
-@pytest.mark.parametrize("name", ["exact", "offsets", "max_bytes"])
-def test_an_option_out_of_its_limits_is_named(name: str) -> None:
-    with pytest.raises(Rejected, match=name) as refused:
-        Sampling(**{name: -1})
-    assert refused.value.field == name
+def test_an_option_out_of_its_limits_is_named() -> None:
+    with pytest.raises(Rejected, match="most_offsets") as refused:
+        LagReader("nowhere:1", most_offsets=0)
+    assert refused.value.field == "most_offsets"

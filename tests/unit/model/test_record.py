@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.bus.kafka.frames import to_frame, to_kafka
+from duemq.bus.kafka.record_batches import to_frame, to_kafka
 from duemq.model.messages.message import are_headers
 from duemq.model.messages.plain import read_record
 from duemq.model.messages.record import (

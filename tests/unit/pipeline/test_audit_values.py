@@ -7,7 +7,7 @@ from typing import Any
 
 from duemq.model.log.ledger import OutcomeCounts
 from duemq.pipeline.audit.job import OUTCOMES, AuditResult
-from duemq.pipeline.audit.lateness import LatenessSummary, Spread
+from duemq.pipeline.audit.lateness import Late, Spread
 from duemq.pipeline.audit.report import report, verdict
 from duemq.pipeline.audit.window import ShardWindow
 from duemq.pipeline.logs.ranges import TopicRange
@@ -18,7 +18,7 @@ WINDOW = ShardWindow(0, -1, 1, 0, 0, 20, (1, 0, 0), 0, 1_001, OutcomeCounts(20),
 def result(**more: Any) -> AuditResult:
     hours = {hour * 3_600_000: Spread(5, *[10**hour] * 5) for hour in range(5)}
     whole = Spread(25, 100, 10_000, 10_000, 10_000, 10_000)
-    late = LatenessSummary(whole, {"a<b": whole}, {0: whole}, hours, [(10**hour, 5) for hour in range(5)])
+    late = Late(whole, {"a<b": whole}, {0: whole}, hours, [(10**hour, 5) for hour in range(5)])
     plain: dict[str, Any] = {
         "account": dict.fromkeys(OUTCOMES, 0) | {"delivered": 25, "pending": 3}, "others": {"direct": 1},
         "violation_counts": {}, "shown": [], "late": late, "shards": [WINDOW], "notes": ["a & b"],
@@ -38,9 +38,7 @@ def test_the_page_says_it_at_a_glance() -> None:
     assert "3 violations" in page and "&lt;id&gt;" in page and "2 more are in the table" in page
     assert "cannot be known" in verdict(result(account=dict.fromkeys(OUTCOMES, 1)))
     assert verdict(result(violation_counts={"early": 1})) == "1 violation"
-    assert "no entry" in verdict(result(shards=[])) and "<svg" not in report(
-        result(late=LatenessSummary(), shards=[]), "x", 0
-    )
+    assert "no entry" in verdict(result(shards=[])) and "<svg" not in report(result(late=Late(), shards=[]), "x", 0)
 
 
 def test_shards_without_an_entry_are_in_the_verdict() -> None:

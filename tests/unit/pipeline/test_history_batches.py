@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import random
 
-from duemq.pipeline.history.formats.batches import BatchFolder, holds, named, standing
 from duemq.pipeline.history.formats.committed import DataFile, groups
+from duemq.pipeline.history.formats.parquet import Batches, holds, named, standing
 
 
 def test_a_name_says_what_a_folder_holds() -> None:
-    for one in (BatchFolder(7, 7), BatchFolder(0, 6), BatchFolder(10**9, 10**10)):
+    for one in (Batches(7, 7), Batches(0, 6), Batches(10**9, 10**10)):
         assert named(one.name) == one
-    assert named("batch=0000000007") == BatchFolder(7, 7) and named("batch=0000000000-0000000006") == BatchFolder(0, 6)
+    assert named("batch=0000000007") == Batches(7, 7) and named("batch=0000000000-0000000006") == Batches(0, 6)
     assert named("_staging") is None and named("batch=x") is None
 
 
 def test_a_folder_counts_unless_another_one_holds_all_of_it() -> None:
     for seed in range(200):
         random_ = random.Random(seed)
-        folders = {BatchFolder(n, n) for n in range(40) if random_.random() < 0.6}
+        folders = {Batches(n, n) for n in range(40) if random_.random() < 0.6}
         for _ in range(random_.randrange(4)):  # merges of neighbours, some of whose sources are still there
             first = random_.randrange(40)
-            folders.add(BatchFolder(first, first + random_.randrange(1, 9)))
+            folders.add(Batches(first, first + random_.randrange(1, 9)))
         wanted = [
             one
             for one in sorted(folders)
@@ -35,7 +35,7 @@ def test_a_folder_counts_unless_another_one_holds_all_of_it() -> None:
 
 def test_a_history_of_a_year_without_merging_is_listed() -> None:
     """A batch a minute. Comparing each with each does not end: that is 276,000,000,000 times."""
-    folders = [BatchFolder(n, n) for n in range(525_600)]
+    folders = [Batches(n, n) for n in range(525_600)]
     assert len(standing(reversed(folders))) == len(folders)
 
 

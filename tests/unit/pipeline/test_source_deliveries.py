@@ -20,7 +20,7 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.logs.server import Server
 from duemq.pipeline.spark_source.deliveries import SCHEMA, Deliveries, DeliveryTable, OffsetRanges
 from duemq.pipeline.spark_source.delivery_stream import DeliveryStream
-from duemq.pipeline.spark_source.options import DeliveryReadOptions, reading_deliveries
+from duemq.pipeline.spark_source.options import DeliveryReading, reading_deliveries
 
 PLACE = T.StructType([field for field in SCHEMA if field.name in ("partition", "offset")])
 
@@ -65,7 +65,7 @@ class Log:
 
 def deliveries(log: Log, page: int = 10, patience_s: float = 0, **reading: Any) -> Deliveries:
     topics = tuple(reading.pop("topics", log.topics))
-    found = DeliveryReadOptions(cast(Server, log), topics, {}, -2, page=page, patience_s=patience_s, **reading)
+    found = DeliveryReading(cast(Server, log), topics, {}, -2, page=page, patience_s=patience_s, **reading)
     return Deliveries(found, PLACE)
 
 
@@ -234,7 +234,7 @@ def test_columns_of_a_record() -> None:
             return RecordPage([record], after)
 
     log = Single({"a": whole(0, 0, 0, 5)})
-    found = Deliveries(DeliveryReadOptions(cast(Server, log), ("a",), {}, -2), SCHEMA)
+    found = Deliveries(DeliveryReading(cast(Server, log), ("a",), {}, -2), SCHEMA)
     (row,) = next(found.read(OffsetRanges("a", [(3, 4, 5)]))).to_pylist()
     assert row == {
         "id": "AAA", "key": b"\xff", "payload": None, "headers": row["headers"], "due_ms": 17, "delivered_ms": 5,

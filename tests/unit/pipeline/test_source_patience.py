@@ -11,7 +11,7 @@ from duemq.client import Client, Draft, EpochMs, Message, Unavailable, Unreachab
 from duemq.client.http.errors import BatchInterrupted, NameConflict, UnexpectedAnswer
 from duemq.client.http.values import MessageState
 from duemq.pipeline.logs.server import patiently
-from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, posted
+from duemq.pipeline.spark_source.posting import ACCEPTED, REFUSED, REPEATED, posted
 
 
 class Time:

@@ -13,11 +13,10 @@ from duemq.client import Admin, Draft, Message
 from duemq.client.http.values import MessageState
 from duemq.pipeline.bulk_change.requests import MOVE_SCHEMA, ChangeClient, moving
 from duemq.pipeline.bulk_change.slots import Slots
-from duemq.pipeline.columns.past import LONG_PAST
+from duemq.pipeline.columns.instants import LONG_PAST
 from duemq.pipeline.logs.server import Server
-from duemq.pipeline.spark_source.options import WriteOptions
-from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, PostResult
-from duemq.pipeline.spark_source.posting import answered
+from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.posting import ACCEPTED, REFUSED, PostResult, answered
 
 SECONDS, MS, PAST = 1_924_992_000, 1_924_992_000_000, 978_307_200_000
 LOST = "1924992000 looks like seconds; ms are 1924992000000"
@@ -46,7 +45,7 @@ def test_a_row_to_send() -> None:
     now = int(time.time() * 1000)
     rows += [row | {"name": "d", "due_ms": PAST}, row | {"name": "e", "due_ms": now - 3_600_000}]
     batch = pa.RecordBatch.from_pylist(rows)
-    found = list(answered([batch], send, WriteOptions(Server())))
+    found = list(answered([batch], send, Writing(Server())))
     assert found == [
         ("a", PostResult(ACCEPTED)),
         ("b", PostResult(REFUSED, f"due_ms: {LOST}")),
@@ -54,7 +53,7 @@ def test_a_row_to_send() -> None:
         ("d", PostResult(REFUSED, f"due_ms: {PAST} {LONG_PAST}")),
         ("e", PostResult(ACCEPTED)),
     ]
-    meant = list(answered([batch], send, WriteOptions(Server(), past=True)))
+    meant = list(answered([batch], send, Writing(Server(), past=True)))
     assert [answer.status for _, answer in meant] == [ACCEPTED, REFUSED, REFUSED, ACCEPTED, ACCEPTED]
 
 

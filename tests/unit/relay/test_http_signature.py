@@ -16,8 +16,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from duemq.model.destinations.destination import Credentials, read_credentials
 from duemq.model.destinations.http import HttpOptions
 from duemq.model.errors import Rejected
-from duemq.relay.http.request import RequestFormat
-from duemq.relay.http.signer import Signer
+from duemq.relay.http.request import RequestFormat, Signer
 from tests.support.outlets.site import out_message
 
 OLD, NEW = ("whsec_" + b64encode(bytes([number]) * 32).decode() for number in (1, 2))

@@ -12,7 +12,8 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import read_destination
 from duemq.model.destinations.nats import NatsOptions
 from duemq.model.errors import Rejected
-from duemq.relay.nats.mapping import Mapping, NotMapped, key_token
+from duemq.relay.base import NotMapped
+from duemq.relay.nats.mapping import Mapping, key_token
 from tests.support.outlets.nats_site import read_headers
 from tests.support.outlets.site import OutRecord, out_message
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import read_destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.errors import Rejected
-from duemq.relay.base import Result
-from duemq.relay.rabbitmq.mapping import Mapping, NotMapped
-from tests.support.outlets.site import out_message
+from duemq.relay.base import NotMapped, Result
+from duemq.relay.rabbitmq.mapping import Mapping, message_id
+from tests.support.outlets.site import OutRecord, out_message
 
 ID = f"{7:032x}"
 
@@ -33,6 +34,15 @@ def test_what_has_a_place_of_its_own() -> None:
     )
     assert properties.headers == {"duemq-id": ID, "duemq-due": 1_795_000_000_999, "duemq-key": "k"}
     assert Mapping(RabbitMqOptions(persistent=False)).publication(message).properties.delivery_mode == 1
+
+
+@pytest.mark.parametrize("id_", ["é" * 20, "x" * 250])
+def test_an_id_that_amqp_does_not_hold_has_a_digest_for_returns(id_: str) -> None:
+    first, second = (Message(OutRecord(offset=n, headers=[("duemq-id", id_.encode())])) for n in (1, 2))
+    ids = [message_id(message) for message in (first, second, first)]
+    assert len(set(ids)) == 2 and all(len(each) == 64 for each in ids)
+    properties = Mapping(RabbitMqOptions()).publication(first).properties
+    assert (properties.message_id, properties.headers["duemq-id"]) == (ids[0], id_)
 
 
 def test_content_type_and_encoding_are_properties() -> None:
@@ -88,12 +98,12 @@ def test_keys_that_are_no_routing_keys_are_rejected(key: bytes) -> None:
     assert Mapping(RabbitMqOptions()).publication(out_message(key=key)).routing_key == "orders"
 
 
-def test_an_id_that_is_too_long_is_a_header_alone() -> None:
+def test_an_id_that_is_too_long_is_a_header() -> None:
     message = out_message()
     message.record.headers = []
     message.record.topic = "t" * 249
     properties = Mapping(RabbitMqOptions()).publication(message).properties
-    assert properties.message_id is None and properties.timestamp is None
+    assert properties.message_id == message_id(message) and properties.timestamp is None
     assert properties.headers == {"duemq-id": message.id}
 
 

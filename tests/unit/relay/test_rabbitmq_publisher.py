@@ -37,7 +37,7 @@ class Channel:
         ready(None)
 
     def basic_publish(self, exchange: str, key: str, body: bytes, properties: BasicProperties, mandatory: bool) -> None:
-        self.published.append(properties.headers["duemq-id"])
+        self.published.append(properties.message_id)
 
     # --- what the broker says -------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class Channel:
 
     def give_back(self, id_: str) -> None:
         method = spec.Basic.Return(312, "NO_ROUTE", "shop", "orders")
-        self.returned(self, method, BasicProperties(headers={"duemq-id": id_}), b"")
+        self.returned(self, method, BasicProperties(message_id=id_), b"")
 
     def end(self, reason: BaseException) -> None:
         for callback in self.close_callbacks:
@@ -62,11 +62,11 @@ class Site:
     def __init__(self) -> None:
         self.channel = Channel()
         self.late: list[str] = []
-        self.publisher = Publisher(self.channel, "shop", True, self.late.append)
+        self.publisher = Publisher(self.channel, True, self.late.append)
 
     def publish(self, *ids: str) -> list[asyncio.Future[Reply]]:
         return [
-            self.publisher.publish(id_, b"", Publication("orders", BasicProperties(headers={"duemq-id": id_}), 0))
+            self.publisher.publish(id_, Publication("shop", "orders", BasicProperties(message_id=id_), 0, b""))
             for id_ in ids
         ]
 

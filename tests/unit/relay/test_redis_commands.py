@@ -10,7 +10,8 @@ import pytest
 from duemq.model.destinations.destination import read_destination
 from duemq.model.destinations.redis import RedisOptions
 from duemq.model.errors import Rejected
-from duemq.relay.redis.commands import Commands, NoKey, envelope, fields, with_script
+from duemq.relay.base import NotMapped
+from duemq.relay.redis.commands import Commands, envelope, fields, with_script
 from duemq.relay.redis.script import SCRIPT, SHA
 from tests.support.outlets.site import OutRecord, out_message
 
@@ -77,5 +78,5 @@ def test_without_a_window_it_is_the_plain_command() -> None:
 def test_a_name_of_the_key_needs_a_key() -> None:
     commands = Commands(RedisOptions(kind="pubsub", name="{{ key }}", envelope="none"))
     assert commands.words(out_message(7, key=b"")) == ("PUBLISH", b"", b"payload")
-    with pytest.raises(NoKey):
+    with pytest.raises(NotMapped):
         commands.words(out_message(7))

@@ -12,8 +12,8 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import read_destination
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.model.errors import Rejected
-from duemq.relay.base import Result
-from duemq.relay.rocketmq.mapping import Mapping, NotMapped, Publication
+from duemq.relay.base import NotMapped, Result
+from duemq.relay.rocketmq.mapping import Mapping, Publication
 from tests.support.outlets.site import OutRecord, out_message
 
 ID = f"{7:032x}"

@@ -10,10 +10,10 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.aiokafka_internals import transaction_manager
-from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.produce.stop import notice_error
 from duemq.bus.kafka.produce.transaction_sends import BatchesByPartition, Positions, until_acknowledged
+from duemq.bus.kafka.record_batches import RecordBatch
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition

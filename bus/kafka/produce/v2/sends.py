@@ -17,9 +17,9 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.aiokafka_internals import built_batch, know_topic
-from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.produce.stop import notice_error
 from duemq.bus.kafka.produce.transaction_sends import BatchesByPartition, Positions
+from duemq.bus.kafka.record_batches import RecordBatch
 from duemq.bus.kafka.requests.transaction_requests import OperationNotAttempted, ProduceRequest, error_of
 from duemq.bus.kafka.requests.wire import group_by_topic
 from duemq.model.errors import LogFailed
