@@ -6,9 +6,9 @@ from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from duemq.relay.base import Reply
-from duemq.relay.connecting import Connecting
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
+from duemq.relay.shared_connect import SharedConnect
 
 
 class OutletConnection(Protocol):
@@ -30,8 +30,8 @@ class ConnectedOutlet(Generic[C]):
 
     def __init__(self, system: str, policy: RelayPolicy) -> None:
         self._resolver = Resolver(policy.private_networks)
-        self.connection: C | None = None
-        self._connecting = Connecting(self._reconnect, system)
+        self._connection: C | None = None
+        self._connecting = SharedConnect(self._reconnect, system)
 
     async def _connected(self) -> C | Reply:
         """The connection, or why there is none. The connection may be lost again when this returns."""

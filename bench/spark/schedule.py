@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from duemq.bench.spark.server import serving
 from duemq.client import Admin
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk_schedule.job import Options, Scheduled
+from duemq.pipeline.bulk_schedule.job import Options, ScheduleResult
 from duemq.pipeline.bulk_schedule.job import schedule as run
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
@@ -110,7 +110,9 @@ def plain(table: DataFrame, folder: Path) -> None:
     sorted_rows.write.mode("overwrite").partitionBy("window").parquet(uri_of(folder))
 
 
-def scheduled(table: DataFrame, job: str, stage: Path, url: str, teller: Teller, lead_ms: int = 600_000) -> Scheduled:
+def scheduled(
+    table: DataFrame, job: str, stage: Path, url: str, teller: Teller, lead_ms: int = 600_000
+) -> ScheduleResult:
     rules = BulkRules(lead_ms=lead_ms)
     return run(table, _COLUMNS, job, Options(stage), Server(url), rules=rules, source=job, teller=teller)
 
@@ -121,7 +123,7 @@ def _time(work: Callable[[], None]) -> float:
     return time.monotonic() - began
 
 
-def _sample(done: Scheduled, rows: int, url: str) -> int:
+def _sample(done: ScheduleResult, rows: int, url: str) -> int:
     """How many messages of a sample are found by id, after checking the total of pending ones."""
     sample = done.ids.limit(_SAMPLE).collect()
     with Admin(url) as client:

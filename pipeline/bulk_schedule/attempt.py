@@ -45,7 +45,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ScheduleAttempt:
     """`rejects`: a folder for rejected rows; None: next to the files. `clock`: epoch ms."""
 
     frame: DataFrame

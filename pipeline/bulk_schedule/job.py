@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.pipeline.bulk_schedule.attempt import Attempt
+from duemq.pipeline.bulk_schedule.attempt import ScheduleAttempt
 from duemq.pipeline.bulk_schedule.ids import ids
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest, print_of
 from duemq.pipeline.bulk_schedule.plans import plan_of
@@ -32,7 +32,7 @@ from duemq.pipeline.logs.server import Server
 from duemq.pipeline.logs.tables import fingerprint, schema_of
 from duemq.pipeline.spark.progress import Silent, Teller
 
-__all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
+__all__ = ["Options", "RowsRejected", "ScheduleResult", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ScheduleResult:
     """A finished job: all rows that can be scheduled are. `ids`: see `ids.ids`. `again`: an earlier run finished it.
 
     `forgotten`: how many accepted rows are in files that were handed over, but whose outcome the server no longer
@@ -75,7 +75,7 @@ def schedule(
     teller: Teller | None = None,
     failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
-) -> Scheduled:
+) -> ScheduleResult:
     """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
 
     `source` identifies the frame, so that another job with the same id is refused; None: its files (see `fingerprint`)
@@ -92,7 +92,7 @@ def schedule(
     server_clock = rules.server_clock(clock)
     if manifest is None:
         folder.check()
-        attempt = Attempt(
+        attempt = ScheduleAttempt(
             frame, columns, folder, rules, about, options.rejects, options.strict, teller, failpoint, server_clock
         )
         manifest = attempt.written()
@@ -113,7 +113,7 @@ def schedule(
         failpoint("done")
     folder.clean(manifest)
     forgotten = sum(file.rows for file in manifest.files if imports[file.path] is None)
-    return Scheduled(manifest, ids(spark, manifest, folder.stage, imports, server), again, forgotten)
+    return ScheduleResult(manifest, ids(spark, manifest, folder.stage, imports, server), again, forgotten)
 
 
 def _rows_of(frame: DataFrame) -> str:

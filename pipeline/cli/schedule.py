@@ -14,11 +14,11 @@ from duemq.pipeline.cli import command as common
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from duemq.pipeline.bulk_schedule.job import Scheduled
+    from duemq.pipeline.bulk_schedule.job import ScheduleResult
     from duemq.pipeline.bulk_schedule.rules import BulkRules
     from duemq.pipeline.columns import Columns
     from duemq.pipeline.logs.server import Server
-    from duemq.pipeline.send.soon import Soon
+    from duemq.pipeline.send.soon import SoonResult
     from duemq.pipeline.spark.progress import Teller
 
 EXAMPLES = common.examples(
@@ -195,7 +195,9 @@ def _identity(
     return job or f"job-{print_of(columns.as_dict(), earlier or '')[:16]}", about, earlier
 
 
-def _tell(done: Scheduled, ids: str | None, without_id: int | None, near: Soon | None, as_json: bool) -> None:
+def _tell(
+    done: ScheduleResult, ids: str | None, without_id: int | None, near: SoonResult | None, as_json: bool
+) -> None:
     manifest = done.manifest
     document: dict[str, Any] = {
         "job": manifest.job, "rows": manifest.rows, "scheduled": manifest.accepted, "rejected": manifest.rejected,

@@ -26,7 +26,7 @@ from duemq.pipeline.send.commands import fields
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
 from duemq.pipeline.spark.progress import Silent, Teller, step
-from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.posting import ANSWERS_DDL, REFUSED, posting
 
 REMEMBERED_MS: Final = 24 * 3_600_000  # the default time for which names are remembered after their messages ended
@@ -35,7 +35,7 @@ _REJECTED: Final = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
-class Soon:
+class SoonResult:
     """The outcome of a job's rejects: `sent` are messages, by this run or an earlier one, and `left` are not.
     `answers`: a table `name, status, detail` with a row for each; None without rejects."""
 
@@ -61,7 +61,7 @@ def send_soon(
     rules: BulkRules | None = None,
     teller: Teller | None = None,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
-) -> Soon:
+) -> SoonResult:
     """Send those rejects of a job that only break the lead. `columns`: the job's, with names. `url`: the server's; None
     takes the environment's. `rules` None: the server's.
 
@@ -70,7 +70,7 @@ def send_soon(
     """
     check_soon("send", False, columns)
     if not manifest.rejected:
-        return Soon()
+        return SoonResult()
     assert manifest.rejects is not None and columns.name is not None
     teller = teller or Silent()
     where = uri_of(manifest.rejects)
@@ -98,7 +98,7 @@ def send_soon(
         sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False
     )
     with step(spark, teller, "sending rows due too soon"):
-        sent = fields(judged_rows).mapInArrow(posting(Writing(server, past=True)), ANSWERS_DDL)
+        sent = fields(judged_rows).mapInArrow(posting(WriteOptions(server, past=True)), ANSWERS_DDL)
         bad = judged_rows.where(F.col(OWN + REASON).isNotNull()).select(
             F.col(OWN + "name").alias("name"), F.lit(_REJECTED).alias("status"), F.col(OWN + REASON).alias("detail")
         )
@@ -108,11 +108,11 @@ def send_soon(
     return counted
 
 
-def _counted(spark: SparkSession, answers: str) -> Soon | None:
+def _counted(spark: SparkSession, answers: str) -> SoonResult | None:
     try:
         table = spark.read.parquet(answers)
     except AnalysisException:
         return None
     counts = {row["status"]: row["count"] for row in table.groupBy("status").count().collect()}
     left = counts.pop(_REJECTED, 0) + counts.pop(REFUSED, 0)
-    return Soon(sum(counts.values()), left, answers)
+    return SoonResult(sum(counts.values()), left, answers)

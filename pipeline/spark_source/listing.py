@@ -13,7 +13,7 @@ from duemq.client.http.requests import Filter
 from duemq.client.http.values import MessageState
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark_source.fields import key_of
-from duemq.pipeline.spark_source.options import Reading
+from duemq.pipeline.spark_source.options import ReadOptions
 
 _TEXT, _MS = T.StringType(), T.LongType()
 # Not as DDL: Spark's planning process has no session to parse it.
@@ -45,7 +45,7 @@ class Lister(DataSourceReader):
     range. Nothing is pushed down (`pushFilters` of Spark 4.3 gives wrong results): use the options.
     """
 
-    def __init__(self, reading: Reading, columns: Sequence[int]) -> None:
+    def __init__(self, reading: ReadOptions, columns: Sequence[int]) -> None:
         self._reading, self._columns = reading, columns
 
     def partitions(self) -> Sequence[ShardRange]:
@@ -76,7 +76,7 @@ class Lister(DataSourceReader):
                     return
 
 
-def _filter(reading: Reading, part: ShardRange) -> Filter:
+def _filter(reading: ReadOptions, part: ShardRange) -> Filter:
     values = {
         "topic": reading.topic, "key": reading.key, "label": reading.label, "status": part.status,
         "due_from": part.since, "due_to": part.until, "shard": part.shard,

@@ -77,7 +77,7 @@ class DeliveryReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """`since`, `until`: due times, epoch ms; `window`: ms of a range, None for a default. `page`: messages per answer.
     `patience_s`: how long a task repeats requests without an answer."""
 
@@ -112,7 +112,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """`batch`: messages in one request, at most 10,000. `skip`: only count refused rows. `refused`: the folder for
     those of a stream. `past`: accept rows due more than a day ago."""
 
@@ -124,13 +124,13 @@ class Writing:
     past: bool = False
 
 
-def reading(options: Mapping[str, str]) -> Reading:
+def reading(options: Mapping[str, str]) -> ReadOptions:
     """Raises BadInput."""
     values = _own_options(options, _READ)
     what = values.get("what", "pending")
     if what not in STATUSES:
         raise BadInput(f"option what: {what!r} is not one of {', '.join((*STATUSES, DELIVERIES))}")
-    return Reading(
+    return ReadOptions(
         _server(values), STATUSES[what], _time(values, "since"), _time(values, "until"), _time(values, "window"),
         values.get("topic"), values.get("key"), values.get("label"), _number(values, "page", _PAGE, 1_000),
         _seconds(values, "patience", 300.0),
@@ -177,7 +177,7 @@ def _starting(text: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, int
     )
 
 
-def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
+def writing(options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Raises BadInput."""
     values = _own_options(options, _WRITE)
     refused, past = values.get("refused", "fail"), values.get("past", "reject")
@@ -192,7 +192,7 @@ def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
     if folder is None and refused not in ("fail", "skip"):
         raise BadInput(f"option refused: {refused!r} is not one of fail, skip")
     batch, patience_s = _number(values, "batch", _BATCH, 10_000), _seconds(values, "patience", 300.0)
-    return Writing(_server(values), batch, patience_s, refused == "skip", folder, past == "send")
+    return WriteOptions(_server(values), batch, patience_s, refused == "skip", folder, past == "send")
 
 
 def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

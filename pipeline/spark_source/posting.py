@@ -18,7 +18,7 @@ from duemq.model.timing import why_implausible
 from duemq.pipeline.columns.instants import why_long_past
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import Clock, Sleep, until_answered
-from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.refused import RefusedRows
 
 _BYTES: Final = 8 << 20  # of payloads and keys in one request, and of our copy in memory
@@ -38,7 +38,7 @@ class PostResult(NamedTuple):
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WriteResult(WriterCommitMessage):
     """The result of a task. `reasons`: for some refused rows."""
 
     accepted: int = 0
@@ -58,9 +58,9 @@ class Written(WriterCommitMessage):
                 self.reasons = (*self.reasons, f"{shown}: {answer.detail}")
 
 
-def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
+def write(batches: Iterable[pa.RecordBatch], writing: WriteOptions) -> WriteResult:
     """Write the rows of one task. Raises the client's errors."""
-    done, refused = Written(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
+    done, refused = WriteResult(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
     with writing.server.client() as client:
         for row, answer in _answered_rows(batches, client.send_batch, writing):
             done.plus(row["name"], answer)
@@ -71,7 +71,7 @@ def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
     return done
 
 
-def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def posting(writing: WriteOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow`: rows to `ANSWERS`, one each, in order."""
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,9 +84,9 @@ def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
     return post
 
 
-def settle(messages: Iterable[Any], writing: Writing) -> None:
+def settle(messages: Iterable[Any], writing: WriteOptions) -> None:
     """Sum up all tasks on the driver. Raises JobFailed for refused rows, unless they are in a folder or skipped."""
-    done = [one for one in messages if isinstance(one, Written)]
+    done = [one for one in messages if isinstance(one, WriteResult)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
         return
@@ -100,10 +100,10 @@ def settle(messages: Iterable[Any], writing: Writing) -> None:
 class MessageWriter(DataSourceArrowWriter):
     """Writes a table. A failed task is repeated with the same names."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self._writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -113,10 +113,10 @@ class MessageWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream. An interrupted batch is repeated with the same names."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self._writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -124,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def answered(
-    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
+    batches: Iterable[pa.RecordBatch], send: Send, writing: WriteOptions
 ) -> Iterator[tuple[str | None, PostResult]]:
     """The name of each row and its outcome, in order."""
     for row, answer in _answered_rows(batches, send, writing):
@@ -132,7 +132,7 @@ def answered(
 
 
 def _answered_rows(
-    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
+    batches: Iterable[pa.RecordBatch], send: Send, writing: WriteOptions
 ) -> Iterator[tuple[dict[str, Any], PostResult]]:
     for rows in _parts(batches, writing.batch):
         now = int(time.time() * 1000)

@@ -10,7 +10,7 @@ from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.nats import NatsOptions
 from duemq.relay.base import NotMapped, Reply, Result
 from duemq.relay.connected_outlet import ConnectedOutlet
-from duemq.relay.nats.link import Link
+from duemq.relay.nats.connection import NatsConnection
 from duemq.relay.nats.mapping import Mapping
 from duemq.relay.nats.replies import PERMISSIONS, away, too_large
 from duemq.relay.outlets import RelayPolicy
@@ -21,7 +21,7 @@ _MAX_SERVERS: Final = 16  # servers of a cluster to try, one after another
 _NOBODY: Final = ("unreachable", "connection_lost", "timeout", "dns_error")
 
 
-class NatsOutlet(ConnectedOutlet[Link]):
+class NatsOutlet(ConnectedOutlet[NatsConnection]):
     """See `relay/base.py`."""
 
     concurrency = 500
@@ -37,46 +37,46 @@ class NatsOutlet(ConnectedOutlet[Link]):
         self._servers: list[str] = []  # the cluster's other servers, as the last connection announced them
 
     async def send(self, message: Message) -> Reply:
-        link = await self._connected()
-        if isinstance(link, Reply):
-            return link
+        connection = await self._connected()
+        if isinstance(connection, Reply):
+            return connection
         try:
             subject, headers, size = self._mapping.publication(message)
         except NotMapped as error:
             return error.reply
         payload = message.payload
         size += len(payload)
-        if size > link.max_bytes:
-            return too_large(size, link.max_bytes)
-        reply = await link.publish(subject, payload, headers, jetstream=self._jetstream)
-        if reply.status == PERMISSIONS and link.lost is None and self._mapping.by_key:
+        if size > connection.max_bytes:
+            return too_large(size, connection.max_bytes)
+        reply = await connection.publish(subject, payload, headers, jetstream=self._jetstream)
+        if reply.status == PERMISSIONS and connection.lost is None and self._mapping.by_key:
             return reply._replace(result=Result.FAILED)  # the subject contains this message's key
         return reply
 
-    async def _connect(self) -> Link | Reply:
-        if (lost := self.connection) is not None:  # its socket may be open still
+    async def _connect(self) -> NatsConnection | Reply:
+        if (lost := self._connection) is not None:  # its socket may be open still
             self._servers = lost.servers[:_MAX_SERVERS]
             await lost.close()
             self.connection = None
         failures: list[Reply] = []
         for url in (self._url, *self._servers):
             connected = await self._connect_to(url)
-            if isinstance(connected, Link):
+            if isinstance(connected, NatsConnection):
                 return connected
             failures.append(connected)
             if connected.status == "authorization":  # the other servers would refuse, too
                 break
         return next((failure for failure in failures if failure.status not in _NOBODY), failures[0])
 
-    async def _connect_to(self, url: str) -> Link | Reply:
+    async def _connect_to(self, url: str) -> NatsConnection | Reply:
         # Every server's certificate must have the destination's name: the list of servers may have arrived before TLS,
         # from anyone, and an attacker must not choose the name that is verified.
         host = urlsplit(self._url).hostname or ""
-        link = Link(self._resolver, self._timeout_s)
+        connection = NatsConnection(self._resolver, self._timeout_s)
         failure: Reply | None = away(None, "closed")
         try:
-            failure = await link.connect(url, host, self._credentials)
+            failure = await connection.connect(url, host, self._credentials)
         finally:
             if failure is not None:
-                await link.close()
-        return link if failure is None else failure
+                await connection.close()
+        return connection if failure is None else failure

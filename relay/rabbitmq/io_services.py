@@ -22,8 +22,8 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
     def __init__(self, loop: asyncio.AbstractEventLoop, resolver: Resolver) -> None:
         self._loop, self._resolver = loop, resolver
         self._host = ""
-        self._work: Work | None = None
-        self._stream: Stream | None = None
+        self._work: IoWork | None = None
+        self._stream: IoStream | None = None
 
     @property
     def heard_at(self) -> float:
@@ -54,7 +54,7 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
     def getaddrinfo(
         self, host: str, port: int, on_done: Callable[..., None], family: int = 0, socktype: int = 0, proto: int = 0,
         flags: int = 0,
-    ) -> Work:  # fmt: skip
+    ) -> IoWork:  # fmt: skip
         self._host = host
 
         async def checked() -> list[Any]:
@@ -65,7 +65,7 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
 
         return self._begin(checked(), on_done)
 
-    def connect_socket(self, sock: socket.socket, resolved_addr: Any, on_done: Callable[..., None]) -> Work:
+    def connect_socket(self, sock: socket.socket, resolved_addr: Any, on_done: Callable[..., None]) -> IoWork:
         async def connect() -> None:
             try:
                 await self._loop.sock_connect(sock, resolved_addr)
@@ -78,9 +78,9 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
     def create_streaming_connection(
         self, protocol_factory: Callable[[], Any], sock: socket.socket, on_done: Callable[..., None],
         ssl_context: ssl.SSLContext | None = None, server_hostname: str | None = None,
-    ) -> Work:  # fmt: skip
+    ) -> IoWork:  # fmt: skip
         async def connect() -> tuple[Any, Any]:
-            stream = Stream(self._loop, protocol_factory)
+            stream = IoStream(self._loop, protocol_factory)
             try:
                 await self._loop.create_connection(
                     lambda: stream, sock=sock, ssl=ssl_context, server_hostname=server_hostname
@@ -93,13 +93,13 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
 
         return self._begin(connect(), on_done)
 
-    def _begin(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> Work:
+    def _begin(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> IoWork:
         """Run one task at a time: pika never starts two."""
-        self._work = Work(work, on_done)
+        self._work = IoWork(work, on_done)
         return self._work
 
 
-class Work(interface.AbstractIOReference):  # type: ignore[misc]
+class IoWork(interface.AbstractIOReference):  # type: ignore[misc]
     """Calls `on_done` with the result or the error, unless cancelled."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> None:
@@ -114,7 +114,7 @@ class Work(interface.AbstractIOReference):  # type: ignore[misc]
         return self._task.cancel()
 
 
-class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: ignore[misc]
+class IoStream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: ignore[misc]
     """Connects asyncio's transport to pika's protocol."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol_factory: Callable[[], Any]) -> None:

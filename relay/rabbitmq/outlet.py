@@ -23,7 +23,7 @@ from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import NotMapped, Reply, Result
 from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
-from duemq.relay.rabbitmq.link import Link, Publisher
+from duemq.relay.rabbitmq.connection import Publisher, RabbitMqConnection
 from duemq.relay.rabbitmq.mapping import Mapping, Publication, message_id
 from duemq.relay.rabbitmq.replies import (
     ACCEPTED,
@@ -45,7 +45,7 @@ _LOGGER: Final = logging.getLogger("pika")
 _LOST: Final = Reply(Result.AWAY, "connection lost")
 
 
-class RabbitMqOutlet(ConnectedOutlet[Link]):
+class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
     """See `relay/base.py`."""
 
     concurrency = 1000
@@ -69,22 +69,22 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
     async def send(self, message: Message) -> Reply:
         id_ = message_id(message)
         for _ in range(_TRIES):
-            link = await self._connected()
-            if isinstance(link, Reply):
-                return link
-            publisher = link.publisher
+            connection = await self._connected()
+            if isinstance(connection, Reply):
+                return connection
+            publisher = connection.publisher
             if publisher is None or not publisher.open:
                 return _LOST
             if self._late and self._late.pop(id_, 0) is None:
                 return ACCEPTED
-            if link.blocked:
-                return blocked(link.blocked)
+            if connection.blocked:
+                return blocked(connection.blocked)
             try:
                 publication = self._mapping.publication(message)
             except NotMapped as error:
                 return error.reply
-            if publication.header_bytes > link.frame_bytes:
-                detail = f"the broker accepts up to {link.frame_bytes} bytes of key and headers"
+            if publication.header_bytes > connection.frame_bytes:
+                detail = f"the broker accepts up to {connection.frame_bytes} bytes of key and headers"
                 return Reply(Result.REJECTED, "FRAME_ERROR", detail)
             reply = await publisher.publish(id_, publication)
             if reply.status == PRECONDITION_FAILED:
@@ -99,12 +99,12 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
         async with self._alone:
             try:
                 async with asyncio.timeout(self._connect_s):
-                    link = self.connection
-                    if link is None or not link.open:
+                    connection = self._connection
+                    if connection is None or not connection.open:
                         return _LOST
-                    if link.blocked:
-                        return blocked(link.blocked)
-                    publisher = await self._new_publisher(link)
+                    if connection.blocked:
+                        return blocked(connection.blocked)
+                    publisher = await self._new_publisher(connection)
             except TimeoutError:
                 return Reply(Result.AWAY, "timeout", "the broker does not open a channel")
             if not publisher.open:
@@ -125,27 +125,27 @@ class RabbitMqOutlet(ConnectedOutlet[Link]):
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
-    async def _connect(self) -> Link | Reply:
+    async def _connect(self) -> RabbitMqConnection | Reply:
         try:
             parameters = _parameters(self._url, self._credentials, self._connect_s, self._heartbeat_s)
         except ValueError as error:
             return Reply(Result.AWAY, "tls", str(error))
         try:
             async with asyncio.timeout(self._connect_s):
-                link = self.connection
-                if link is None or not link.open:
-                    link = Link(self._resolver, self._silent_s)
-                    await link.connect(parameters)
-                    self.connection = link
-                link.publisher = await self._new_publisher(link)
+                connection = self._connection
+                if connection is None or not connection.open:
+                    connection = RabbitMqConnection(self._resolver, self._silent_s)
+                    await connection.connect(parameters)
+                    self._connection = connection
+                connection.publisher = await self._new_publisher(connection)
         except TimeoutError:
             return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")
         except Exception as error:
             return not_connected(error)
-        return link
+        return connection
 
-    async def _new_publisher(self, link: Link) -> Publisher:
-        return await link.new_publisher(self._options.mandatory, self._accepted_late)
+    async def _new_publisher(self, connection: RabbitMqConnection) -> Publisher:
+        return await connection.new_publisher(self._options.mandatory, self._accepted_late)
 
     def _accepted_late(self, id_: str) -> None:
         self._late[id_] = None

@@ -26,7 +26,6 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.redis import RedisOptions
 from duemq.relay.base import NotMapped, Reply, Result, resolve
-from duemq.relay.connecting import Connecting
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
@@ -41,6 +40,7 @@ from duemq.relay.redis.replies import (
     not_durable,
     refusal,
 )
+from duemq.relay.shared_connect import SharedConnect
 from duemq.relay.tls import UnusableCredentials
 
 _MAX_BATCH: Final = 500  # messages in one pipeline
@@ -64,7 +64,7 @@ class RedisOutlet:
         self._resolver = Resolver(policy.private_networks)
         self._client: Client | None = None
         self._old_layout = False
-        self._renewed = Connecting(self._renew_layout, "Redis")
+        self._renewed = SharedConnect(self._renew_layout, "Redis")
         self._waiting: deque[_Sending] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._closed = False

@@ -15,7 +15,7 @@ from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq.channels import Channels
 from duemq.relay.rocketmq.client import ClientConfiguration, Credentials
-from duemq.relay.rocketmq.link import Link
+from duemq.relay.rocketmq.connection import RocketMqConnection
 from duemq.relay.rocketmq.mapping import Mapping
 from duemq.relay.rocketmq.replies import CLOSED, failure
 
@@ -25,7 +25,7 @@ _FIFO_REQUESTS: Final = 200
 _REQUESTS: Final = 8  # concurrent requests, each with many messages
 
 
-class RocketMqOutlet(ConnectedOutlet[Link]):
+class RocketMqOutlet(ConnectedOutlet[RocketMqConnection]):
     """See `relay/base.py`."""
 
     concurrency = 500
@@ -45,7 +45,7 @@ class RocketMqOutlet(ConnectedOutlet[Link]):
         if options.fifo:  # one request per message
             self._requests = self.concurrency = _FIFO_REQUESTS
         self._mapping = Mapping(options)
-        self._retiring: dict[asyncio.Task[None], Link] = {}
+        self._retiring: dict[asyncio.Task[None], RocketMqConnection] = {}
         self._closed = False
 
     async def send(self, message: Message) -> Reply:
@@ -55,17 +55,17 @@ class RocketMqOutlet(ConnectedOutlet[Link]):
             publication = self._mapping.publication(message)
         except NotMapped as error:
             return error.reply
-        link = await self._connected()
-        return link if isinstance(link, Reply) else await link.publish(publication)
+        connection = await self._connected()
+        return connection if isinstance(connection, Reply) else await connection.publish(publication)
 
     async def close(self) -> None:
         self._closed = True
-        links = list(self._retiring.values())
+        connections = list(self._retiring.values())
         for retiring in self._retiring:
             retiring.cancel()
-        await asyncio.gather(super().close(), *(link.close() for link in links))
+        await asyncio.gather(super().close(), *(connection.close() for connection in connections))
 
-    async def _connect(self) -> Link | Reply:
+    async def _connect(self) -> RocketMqConnection | Reply:
         given = self._credentials
         old, self.connection = self.connection, None
         if old is not None:
@@ -77,14 +77,16 @@ class RocketMqOutlet(ConnectedOutlet[Link]):
             control_s = max(1, min(int(self._timeout_s / 2), _MAX_CONTROL_S))
             configuration = ClientConfiguration(self._endpoint, keys, request_timeout=control_s)
             channels = Channels(known, self._allowed, given if self._tls else None)
-            link = Link(configuration, channels, self._resolver, known, self._timeout_s, self._requests)
-            await link.start()
+            connection = RocketMqConnection(
+                configuration, channels, self._resolver, known, self._timeout_s, self._requests
+            )
+            await connection.start()
         except Exception as error:
             return failure(error)._replace(result=Result.AWAY)
-        return link
+        return connection
 
-    def _retire(self, link: Link) -> None:
+    def _retire(self, connection: RocketMqConnection) -> None:
         """Another proxy of the cluster may still answer requests that were sent through it."""
-        retiring = asyncio.create_task(link.close(patient=True), name="retire a connection to RocketMQ")
-        self._retiring[retiring] = link
+        retiring = asyncio.create_task(connection.close(patient=True), name="retire a connection to RocketMQ")
+        self._retiring[retiring] = connection
         retiring.add_done_callback(self._retiring.pop)

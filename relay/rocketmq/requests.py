@@ -19,23 +19,23 @@ _BYTES: Final = 1 << 20
 _HOST: Final = socket.gethostname()
 
 
-class Sending(NamedTuple):
+class PendingSend(NamedTuple):
     """A message that waits for its reply."""
 
     publication: Publication
     reply: asyncio.Future[Reply]
 
 
-class Batches:
+class SendQueue:
     """Messages that wait to be sent, by topic: a request has messages of one topic."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[Sending]] = {}
+        self._waiting: dict[str, deque[PendingSend]] = {}
 
-    def add(self, sending: Sending) -> None:
+    def add(self, sending: PendingSend) -> None:
         self._waiting.setdefault(sending.publication.topic, deque()).append(sending)
 
-    def next(self) -> list[Sending]:
+    def next(self) -> list[PendingSend]:
         """The messages of the next request, without cancelled ones. Empty if none wait.
 
         A message with a group goes alone: for several messages, the proxy does not choose the queue by the group.
@@ -43,7 +43,7 @@ class Batches:
         while self._waiting:
             topic, waiting = next(iter(self._waiting.items()))
             del self._waiting[topic]
-            batch, size = list[Sending](), 0
+            batch, size = list[PendingSend](), 0
             while waiting and len(batch) < _MESSAGES:
                 publication, reply = waiting[0]
                 if not reply.done():

@@ -62,7 +62,7 @@ class Log(Protocol):
         """Drop versions of the table that were replaced more than `KEPT_MS` ago."""
 
 
-class Committed:
+class CommittedFormat:
     """See `Format`. `path`: a URI; `logs`: by kind."""
 
     def __init__(self, spark: SparkSession, path: str, failpoint: Failpoint, logs: Mapping[str, Log]) -> None:

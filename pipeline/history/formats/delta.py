@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from duemq.model.failpoint import Failpoint
 from duemq.pipeline.files.uris import hadoop_path
 from duemq.pipeline.history.formats.base import SCHEMAS
-from duemq.pipeline.history.formats.committed import Committed, DataFile, need
+from duemq.pipeline.history.formats.committed import CommittedFormat, DataFile, need
 
 APPLICATION: Final = "duemq-history"
 PACKAGE: Final = "io.delta:delta-kernel-api:4.4.0,io.delta:delta-kernel-defaults:4.4.0"
@@ -23,10 +23,10 @@ _CLASS: Final = "io.delta.kernel.defaults.engine.DefaultEngine"
 _BY: Final = "duemq"
 
 
-def delta(spark: SparkSession, path: str, failpoint: Failpoint) -> Committed:
+def delta(spark: SparkSession, path: str, failpoint: Failpoint) -> CommittedFormat:
     """The format. Raises BadInput if Spark does not have its package."""
     need(spark, "Delta", _CLASS, PACKAGE)
-    return Committed(spark, path, failpoint, {kind: DeltaLog(spark, f"{path}/{kind}", kind) for kind in SCHEMAS})
+    return CommittedFormat(spark, path, failpoint, {kind: DeltaLog(spark, f"{path}/{kind}", kind) for kind in SCHEMAS})
 
 
 class DeltaLog:

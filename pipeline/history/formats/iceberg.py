@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.history.formats.base import SCHEMAS
-from duemq.pipeline.history.formats.committed import KEPT_MS, Committed, DataFile, need
+from duemq.pipeline.history.formats.committed import KEPT_MS, CommittedFormat, DataFile, need
 
 PROPERTY: Final = "duemq-batch"
 _KEPT, _MORE = 1_000, 100
@@ -30,10 +30,10 @@ _PROPERTIES: Final = {
 }
 
 
-def iceberg(spark: SparkSession, path: str, failpoint: Failpoint) -> Committed:
+def iceberg(spark: SparkSession, path: str, failpoint: Failpoint) -> CommittedFormat:
     """The format. Raises BadInput if Spark does not have its package."""
     need(spark, "Iceberg", _CLASS, PACKAGE)
-    return Committed(spark, path, failpoint, {kind: IcebergLog(spark, path, kind) for kind in SCHEMAS})
+    return CommittedFormat(spark, path, failpoint, {kind: IcebergLog(spark, path, kind) for kind in SCHEMAS})
 
 
 class IcebergLog:

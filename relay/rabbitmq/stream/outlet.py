@@ -19,10 +19,10 @@ from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
 from duemq.relay.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
-from duemq.relay.rabbitmq.stream.link import Link, Login
+from duemq.relay.rabbitmq.stream.connection import Login, StreamConnection
 from duemq.relay.rabbitmq.stream.mapping import encoded
 from duemq.relay.rabbitmq.stream.producers import Producers
-from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, UNCONFIRMED, Lost, refused, unreachable
+from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, UNCONFIRMED, ConnectionLost, refused, unreachable
 from duemq.relay.tls import client_context
 
 _PORT: Final = 5552
@@ -32,7 +32,7 @@ _MAX_UNSENT_BYTES: Final = 16 << 20  # for a broker that reads nothing, short of
 _MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # for a stream without a majority: messages that timed out are kept
 
 
-class StreamOutlet(ConnectedOutlet[Link]):
+class StreamOutlet(ConnectedOutlet[StreamConnection]):
     """See `relay/base.py`."""
 
     concurrency = 1000
@@ -69,22 +69,22 @@ class StreamOutlet(ConnectedOutlet[Link]):
         data, record, producers = b"", message.record, self._producers
         place = record.topic, record.partition
         while True:
-            link = await self._connected()
-            if isinstance(link, Reply):
-                return link
-            if not link.usable:  # the broker may have refused a publisher in between
-                return link.trouble
+            connection = await self._connected()
+            if isinstance(connection, Reply):
+                return connection
+            if not connection.usable:  # the broker may have refused a publisher in between
+                return connection.trouble
             if producers.stored_late(message.identity):
                 return ACCEPTED
             if (answer := producers.under_way(message.identity)) is not None:
                 return await answer
-            if link.unsent_bytes > _MAX_UNSENT_BYTES:
+            if connection.unsent_bytes > _MAX_UNSENT_BYTES:
                 return Reply(Result.AWAY, "blocked", "the broker does not read")
             if producers.unconfirmed_bytes > _MAX_UNCONFIRMED_BYTES:
                 return UNCONFIRMED
             data = data or encoded(message)
-            if len(data) > link.message_bytes:
-                detail = f"{len(data)} bytes with headers; the broker accepts {link.message_bytes}"
+            if len(data) > connection.message_bytes:
+                detail = f"{len(data)} bytes with headers; the broker accepts {connection.message_bytes}"
                 return Reply(Result.REJECTED, "FRAME_TOO_LARGE", detail)
             if (answer := producers.write(place, record.offset, message.identity, data)) is not None:
                 return await answer
@@ -92,50 +92,52 @@ class StreamOutlet(ConnectedOutlet[Link]):
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
-    async def _connect(self) -> Link | Reply:
+    async def _connect(self) -> StreamConnection | Reply:
         try:
             tls = client_context(self._credentials) if self._secure else None
         except ValueError as error:
             return Reply(Result.AWAY, "tls", str(error))
         try:
             async with asyncio.timeout(self._connect_s):
-                link = await self._to_leader(tls)
+                connection = await self._to_leader(tls)
         except TimeoutError:
             return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")
-        except Lost as error:
+        except ConnectionLost as error:
             return error.reply
-        self._producers.connected(link)
-        return link
+        self._producers.connected(connection)
+        return connection
 
-    async def _to_leader(self, tls: ssl.SSLContext | None) -> Link:
+    async def _to_leader(self, tls: ssl.SSLContext | None) -> StreamConnection:
         """A connection to the stream's leader. Through another broker the order would not be safe: if the two brokers
         lose their connection, messages between them are lost, but later ones are not."""
         if not self._virtual_host.isascii():  # rstream encodes a text's length in characters
-            raise Lost(refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII for streams"))
+            raise ConnectionLost(
+                refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII for streams")
+            )
         place = self._place
         for _ in range(2):
-            link = await self._connect_to(place, tls)
+            connection = await self._connect_to(place, tls)
             try:
-                leader = await link.leader(self._stream)
+                leader = await connection.leader(self._stream)
             except BaseException:
-                link.abort(CLOSED)
+                connection.abort(CLOSED)
                 raise
-            if leader == (link.advertised or place):
-                return link
-            await link.close()
+            if leader == (connection.advertised or place):
+                return connection
+            await connection.close()
             place = leader
         detail = f"{self._stream} has the leader {leader[0]}:{leader[1]}, but another broker answers there"
-        raise Lost(Reply(Result.AWAY, "leader", detail))
+        raise ConnectionLost(Reply(Result.AWAY, "leader", detail))
 
-    async def _connect_to(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> Link:
+    async def _connect_to(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> StreamConnection:
         producers = self._producers
-        link = Link(producers.confirmed, producers.lost, producers.watch, self._timeout_s)
+        connection = StreamConnection(producers.confirmed, producers.lost, producers.watch, self._timeout_s)
         credentials = self._credentials
         username, password = credentials.username, credentials.password.get_secret_value()
         if not username and not credentials.cert:
             username, password = "guest", "guest"
         try:
-            await link.connect(self._resolver, place, tls, Login(self._virtual_host, username, password))
+            await connection.connect(self._resolver, place, tls, Login(self._virtual_host, username, password))
         except OSError as error:
-            raise Lost(unreachable(error, f"{place[0]}:{place[1]}")) from error
-        return link
+            raise ConnectionLost(unreachable(error, f"{place[0]}:{place[1]}")) from error
+        return connection

@@ -10,7 +10,7 @@ from typing import Final
 
 from duemq.relay.base import Reply
 from duemq.relay.rabbitmq.shared_reply import SharedReply
-from duemq.relay.rabbitmq.stream.link import Link
+from duemq.relay.rabbitmq.stream.connection import StreamConnection
 from duemq.relay.rabbitmq.stream.numbering import Numbering, Turn
 from duemq.relay.rabbitmq.stream.replies import ACCEPTED, UNCONFIRMED
 
@@ -33,7 +33,7 @@ def producer_name(destination: str, log_id: str, topic: str, partition: int) -> 
     return f"{destination}.{topic[:_READABLE]}.{partition}.{digest}"
 
 
-class Entry(SharedReply):
+class StreamEntry(SharedReply):
     """A message that is written and not confirmed."""
 
     __slots__ = ("data",)
@@ -43,14 +43,14 @@ class Entry(SharedReply):
         self.data = data
 
 
-class Producer:
+class StreamProducer:
     """State of one producer name. `publisher`: its id on the connection, or None if it has none there."""
 
     def __init__(self, name: str, log_id: str) -> None:
         self.name, self.log_id = name, log_id
         self.numbering = Numbering()
         self.publisher: int | None = None
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, StreamEntry] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}  # by offset
         self._timer: asyncio.TimerHandle | None = None
 
@@ -59,7 +59,7 @@ class Producer:
         loop = asyncio.get_running_loop()
         turn = self._waiting[offset] = loop.create_future()
         if self._timer is None:
-            self._timer = loop.call_later(_WAIT_S, self._look, self.numbering.first)
+            self._timer = loop.call_later(_WAIT_S, self._check_overdue, self.numbering.first)
         try:
             await turn
         finally:
@@ -74,7 +74,7 @@ class Producer:
         for turn in self._waiting.values():
             _wake(turn)
 
-    def _look(self, first: int | None) -> None:
+    def _check_overdue(self, first: int | None) -> None:
         """`first`: the first open record when this call was scheduled."""
         self._timer = None
         if not self._waiting:
@@ -84,7 +84,7 @@ class Producer:
             self.wake_all()
         else:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_WAIT_S, self._look, self.numbering.first)
+            self._timer = loop.call_later(_WAIT_S, self._check_overdue, self.numbering.first)
 
 
 def _wake(turn: asyncio.Future[None] | None) -> None:
@@ -97,14 +97,14 @@ class Producers:
 
     def __init__(self, destination: str, stream: str) -> None:
         self._destination, self._stream = destination, stream
-        self.by_partition: dict[Partition, Producer] = {}
-        self._of_publisher: list[Producer] = []  # on this connection, indexed by publisher id
-        self._former: list[Producer] = []  # of logs that no longer exist, with unconfirmed entries
-        self._unnumbered: dict[int, Entry] = {}
+        self._by_partition: dict[Partition, StreamProducer] = {}
+        self._of_publisher: list[StreamProducer] = []  # on this connection, indexed by publisher id
+        self._former: list[StreamProducer] = []  # of logs that no longer exist, with unconfirmed entries
+        self._unnumbered: dict[int, StreamEntry] = {}
         self._last_unnumbered = 0
-        self._by_id: dict[str, Entry] = {}
+        self._by_id: dict[str, StreamEntry] = {}
         self._late: OrderedDict[str, None] = OrderedDict()
-        self._link: Link | None = None
+        self._connection: StreamConnection | None = None
         self._progress_at = 0.0  # time of the last confirm, or of the first write after all were confirmed
         self.unconfirmed_bytes = 0
         """Size of all unconfirmed messages."""
@@ -117,7 +117,7 @@ class Producers:
             if producer is not None:
                 self._former.append(producer)
             name = producer_name(self._destination, log_id, *partition)
-            producer = self.by_partition[partition] = Producer(name, log_id)
+            producer = self._by_partition[partition] = StreamProducer(name, log_id)
         producer.numbering.pulled(offsets, start)
         producer.move()
 
@@ -129,22 +129,22 @@ class Producers:
 
     # --- connection -----------------------------------------------------------------------------------------------
 
-    def connected(self, link: Link) -> None:
+    def connected(self, connection: StreamConnection) -> None:
         """Write all messages with a publishing id again, before anything else is written."""
         self._without_publishers()
-        self._link = link
-        link.declare(_UNNUMBERED, "", self._stream)
+        self._connection = connection
+        connection.declare(_UNNUMBERED, "", self._stream)
         self._former = [producer for producer in self._former if producer.entries]
         for producer in (*self._former, *self.by_partition.values()):
             if producer.entries:
-                publisher = self._publisher(link, producer)
+                publisher = self._publisher(connection, producer)
                 assert publisher is not None, "the last connection had no more of them"
                 for number in producer.numbering.unconfirmed:
-                    link.publish(publisher, number, producer.entries[number].data)
+                    connection.publish(publisher, number, producer.entries[number].data)
 
     def lost(self, reply: Reply) -> None:
         """Keep messages with a publishing id, and tell all waiting callers."""
-        self._link = None
+        self._connection = None
         self._without_publishers()
         entries = list(self._by_id.values())
         for entry in self._unnumbered.values():
@@ -174,7 +174,7 @@ class Producers:
                 if not entry.answer(ACCEPTED):
                     self._remember_late(entry.id)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: StreamEntry) -> None:
         if self._by_id.get(entry.id) is entry:
             del self._by_id[entry.id]
         self.unconfirmed_bytes -= len(entry.data)
@@ -189,12 +189,12 @@ class Producers:
             producer.publisher = None
         self._of_publisher.clear()
 
-    def _publisher(self, link: Link, producer: Producer) -> int | None:
+    def _publisher(self, connection: StreamConnection, producer: StreamProducer) -> int | None:
         """Its id on this connection; None if there are too many producers."""
         if producer.publisher is None and len(self._of_publisher) < MAX_PRODUCERS:
             producer.publisher = len(self._of_publisher)
             self._of_publisher.append(producer)
-            link.declare(producer.publisher, producer.name, self._stream)
+            connection.declare(producer.publisher, producer.name, self._stream)
         return producer.publisher
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -210,31 +210,31 @@ class Producers:
 
     def write(self, partition: Partition, offset: int, id_: str, data: bytes) -> asyncio.Future[Reply] | None:
         """Write a message; requires a connection. Returns the broker's answer, or None if it is not its turn yet."""
-        link, producer = self._link, self.by_partition.get(partition)
-        assert link is not None
-        publisher = None if producer is None else self._publisher(link, producer)
+        connection, producer = self._connection, self._by_partition.get(partition)
+        assert connection is not None
+        publisher = None if producer is None else self._publisher(connection, producer)
         if producer is None or publisher is None:
-            return self._write_unnumbered(link, id_, data)
+            return self._write_unnumbered(connection, id_, data)
         match producer.numbering.turn(offset):
             case Turn.WAIT:
                 return None
             case Turn.UNNUMBERED:
-                return self._write_unnumbered(link, id_, data)
-        link.publish(publisher, offset, data)
+                return self._write_unnumbered(connection, id_, data)
+        connection.publish(publisher, offset, data)
         entry = producer.entries[offset] = self._entry(id_, data)
         producer.move()
         return entry.wait()
 
-    def _write_unnumbered(self, link: Link, id_: str, data: bytes) -> asyncio.Future[Reply]:
+    def _write_unnumbered(self, connection: StreamConnection, id_: str, data: bytes) -> asyncio.Future[Reply]:
         self._last_unnumbered += 1
-        link.publish(_UNNUMBERED, self._last_unnumbered, data)
+        connection.publish(_UNNUMBERED, self._last_unnumbered, data)
         entry = self._unnumbered[self._last_unnumbered] = self._entry(id_, data)
         return entry.wait()
 
-    def _entry(self, id_: str, data: bytes) -> Entry:
+    def _entry(self, id_: str, data: bytes) -> StreamEntry:
         if not self._by_id:
             self._progress_at = asyncio.get_running_loop().time()
-        entry = self._by_id[id_] = Entry(id_, data)
+        entry = self._by_id[id_] = StreamEntry(id_, data)
         self.unconfirmed_bytes += len(data)
         return entry
 

@@ -23,7 +23,7 @@ _WORDS: Final = {
 """Response codes, in the protocol's own words."""
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """There is no connection, or it was lost. `reply` says why."""
 
     def __init__(self, reply: Reply) -> None:

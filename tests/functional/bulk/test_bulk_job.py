@@ -20,7 +20,7 @@ from duemq.model.messages.ids import peek
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
 from duemq.pipeline.bulk_schedule.ids import write_ids
-from duemq.pipeline.bulk_schedule.job import Options, Scheduled, schedule
+from duemq.pipeline.bulk_schedule.job import Options, ScheduleResult, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.stage import FolderStage
@@ -121,7 +121,7 @@ def test_a_job_is_done_once_and_another_one_of_its_id_is_refused(spark: SparkSes
 
 def test_of_two_drivers_the_first_one_s_manifest_counts(spark: SparkSession, site: tuple[str, Path]) -> None:
     url, stage = site
-    frame, both = rows(spark, 60, prefix="two"), list[Scheduled]()
+    frame, both = rows(spark, 60, prefix="two"), list[ScheduleResult]()
 
     def meanwhile(step: str) -> None:
         if step == "before_manifest" and not both:

@@ -22,7 +22,7 @@ from duemq.pipeline.logs.server import Server
 from duemq.pipeline.send import fields_of, shards_at
 from duemq.pipeline.spark_source.fields import check
 from duemq.pipeline.spark_source.listing import SCHEMA
-from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.posting import answered, settle, write
 from tests.support.http.proxy_site import SHARDS, proxy_site
 from tests.support.spark.spark_site import spark_tests
@@ -259,7 +259,7 @@ def test_rows_that_json_cannot_say_are_refused_one_by_one() -> None:
         ("headers", pa.map_(pa.string(), pa.binary())), ("labels", pa.list_(pa.string())),
     ])  # fmt: skip
     batch, server = pa.RecordBatch.from_pydict(rows, schema), Refuses()
-    told = list(answered([batch], server, Writing(Server("http://nowhere"), batch=2)))
+    told = list(answered([batch], server, WriteOptions(Server("http://nowhere"), batch=2)))
     assert [(name, answer.status) for name, answer in told] == [
         ("a", "accepted"), (None, "refused"), ("c", "refused"), ("d", "accepted"), ("e", "refused"), ("f", "refused")
     ]  # fmt: skip
@@ -271,13 +271,13 @@ def test_rows_that_json_cannot_say_are_refused_one_by_one() -> None:
 
 
 def test_what_the_driver_says_of_refusals() -> None:
-    writing = Writing(Server("http://127.0.0.1:9"), patience_s=0)
+    writing = WriteOptions(Server("http://127.0.0.1:9"), patience_s=0)
     batch = pa.RecordBatch.from_pydict({"name": [None], "topic": ["t"], "due_ms": [1], "payload": [b""]})
     one = write([batch], writing)
     assert (one.accepted, one.repeated, one.refused) == (0, 0, 1)
     with pytest.raises(JobFailed, match=r"2 of 2 rows were refused, the others are scheduled \(None: name: is null"):
         settle([one, None, one], writing)
-    settle([one], Writing(Server("http://x"), skip=True))
+    settle([one], WriteOptions(Server("http://x"), skip=True))
     settle([None], writing)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from duemq.relay.base import Reply, Result
-from duemq.relay.rabbitmq.stream.link import Link
+from duemq.relay.rabbitmq.stream.connection import StreamConnection
 from duemq.relay.rabbitmq.stream.producers import Producers
 
 RECORDS = 8
@@ -23,7 +23,7 @@ _LOST = Reply(Result.AWAY, "connection lost")
 
 
 class Socket:
-    """A connection: data that was written, and not read by the broker. `Producers` gets it as its link."""
+    """A connection: data that was written, and not read by the broker. `Producers` gets it as its connection."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -161,7 +161,7 @@ class World:
     def connect(self, _: int) -> None:
         if self._socket is None:
             self._socket = Socket()
-            self._producers.connected(cast(Link, self._socket))
+            self._producers.connected(cast(StreamConnection, self._socket))
 
     def crash(self, _: int) -> None:
         """The relay dies, and starts."""

@@ -17,7 +17,7 @@ from duemq.client.idempotency.once import once
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.messages.dead_letters import REDRIVEN_ID, REDRIVEN_ORIGIN, first_place, home_of, id_of, own_headers
 from duemq.relay.base import Result
-from duemq.relay.rabbitmq.link import Publisher
+from duemq.relay.rabbitmq.connection import Publisher
 from duemq.relay.rabbitmq.mapping import Mapping
 from tests.support.outlets.site import OutRecord
 

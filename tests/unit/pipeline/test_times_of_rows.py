@@ -15,7 +15,7 @@ from duemq.pipeline.bulk_change.requests import MOVE_SCHEMA, ChangeClient, movin
 from duemq.pipeline.bulk_change.slots import Slots
 from duemq.pipeline.columns.instants import LONG_PAST
 from duemq.pipeline.logs.server import Server
-from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.posting import ACCEPTED, REFUSED, PostResult, answered
 
 SECONDS, MS, PAST = 1_924_992_000, 1_924_992_000_000, 978_307_200_000
@@ -45,7 +45,7 @@ def test_a_row_to_send() -> None:
     now = int(time.time() * 1000)
     rows += [row | {"name": "d", "due_ms": PAST}, row | {"name": "e", "due_ms": now - 3_600_000}]
     batch = pa.RecordBatch.from_pylist(rows)
-    found = list(answered([batch], send, Writing(Server())))
+    found = list(answered([batch], send, WriteOptions(Server())))
     assert found == [
         ("a", PostResult(ACCEPTED)),
         ("b", PostResult(REFUSED, f"due_ms: {LOST}")),
@@ -53,7 +53,7 @@ def test_a_row_to_send() -> None:
         ("d", PostResult(REFUSED, f"due_ms: {PAST} {LONG_PAST}")),
         ("e", PostResult(ACCEPTED)),
     ]
-    meant = list(answered([batch], send, Writing(Server(), past=True)))
+    meant = list(answered([batch], send, WriteOptions(Server(), past=True)))
     assert [answer.status for _, answer in meant] == [ACCEPTED, REFUSED, REFUSED, ACCEPTED, ACCEPTED]
 
 

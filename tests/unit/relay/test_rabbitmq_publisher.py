@@ -11,7 +11,7 @@ from pika import BasicProperties, exceptions, spec
 
 from duemq.relay.base import Reply, Result
 from duemq.relay.network.resolver import Resolver
-from duemq.relay.rabbitmq.link import Link, Publisher
+from duemq.relay.rabbitmq.connection import Publisher, RabbitMqConnection
 from duemq.relay.rabbitmq.mapping import Publication
 
 pytestmark = pytest.mark.anyio
@@ -179,10 +179,11 @@ class Quiet:
 
 async def test_a_link_on_which_nothing_is_heard_is_lost_and_its_messages_wait(site: Site) -> None:
     loop = asyncio.get_running_loop()
-    link, quiet = Link(Resolver([]), 0.2), Quiet(loop.time())
-    link._connection, link._io, link._publishers = SimpleNamespace(is_open=True), quiet, [site.publisher]  # type: ignore[assignment]
+    connection, quiet = RabbitMqConnection(Resolver([]), 0.2), Quiet(loop.time())
+    connection._connection, connection._publishers = SimpleNamespace(is_open=True), [site.publisher]
+    connection._io = quiet  # type: ignore[assignment]
     (future,) = site.publish("a")
-    link._watch()
+    connection._watch()
     quiet.heard_at = loop.time() + 0.1  # a heartbeat
     await asyncio.sleep(0.22)
     assert not quiet.aborted and not future.done()

@@ -11,7 +11,7 @@ from duemq.dev.servers.process import wait_for
 from duemq.relay.base import Result
 from duemq.relay.rocketmq.client import Code, MessageType
 from duemq.relay.rocketmq.mapping import Publication
-from duemq.relay.rocketmq.requests import Batches, Sending, send_request
+from duemq.relay.rocketmq.requests import PendingSend, SendQueue, send_request
 from tests.support.outlets.rocketmq_site import rocketmq_outlet
 from tests.support.outlets.site import out_message
 from tests.support.rocketmq.fake_proxy import FakeProxy
@@ -19,14 +19,14 @@ from tests.support.rocketmq.fake_proxy import FakeProxy
 pytestmark = pytest.mark.anyio
 
 
-def sending(number: int, topic: str = "orders", *, body: bytes = b"x", group: str | None = None) -> Sending:
+def sending(number: int, topic: str = "orders", *, body: bytes = b"x", group: str | None = None) -> PendingSend:
     publication = Publication(str(number), topic, body, {}, [str(number)], message_group=group)
-    return Sending(publication, asyncio.get_running_loop().create_future())
+    return PendingSend(publication, asyncio.get_running_loop().create_future())
 
 
-def taken(*sendings: Sending) -> list[list[int]]:
+def taken(*sendings: PendingSend) -> list[list[int]]:
     """The numbers of each request."""
-    batches = Batches()
+    batches = SendQueue()
     for one in sendings:
         batches.add(one)
     found = []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duemq.relay.rabbitmq.stream.link import Link
+from duemq.relay.rabbitmq.stream.connection import StreamConnection
 from duemq.relay.rabbitmq.stream.numbering import Numbering, Turn
 from duemq.relay.rabbitmq.stream.producers import Producers
 from tests.support.outlets.stream_world import play, steps_of
@@ -55,24 +55,24 @@ class EndedTooSoon(Numbering):
 class NotAgain(Producers):
     """What was in flight is not written again on a new connection."""
 
-    def connected(self, link: Link) -> None:
+    def connected(self, connection: StreamConnection) -> None:
         for producer in self._by_partition.values():
             for number in producer.numbering.unconfirmed:
                 producer.numbering.confirmed(number)
                 self._forget(producer.entries.pop(number))
-        super().connected(link)
+        super().connected(connection)
 
 
 class Downwards(Producers):
     """It is written again in the wrong order."""
 
-    def connected(self, link: Link) -> None:
+    def connected(self, connection: StreamConnection) -> None:
         class Reversed(Numbering):
             unconfirmed = property(lambda self: sorted(self._unconfirmed, reverse=True))
 
         for producer in self._by_partition.values():
             producer.numbering.__class__ = Reversed
-        super().connected(link)
+        super().connected(connection)
 
 
 def search(make: Callable[[], Producers]) -> None:

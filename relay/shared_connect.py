@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Connecting(Generic[T]):
+class SharedConnect(Generic[T]):
     """Every waiting caller gets the result of `connect`: the connection, or the reason for the failure."""
 
     def __init__(self, connect: Callable[[], Coroutine[Any, Any, T]], system: str) -> None:

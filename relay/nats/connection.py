@@ -65,7 +65,7 @@ class _Client(Client):
         await super()._close(status, do_cbs)
 
 
-class Link:
+class NatsConnection:
     """`timeout_s`: limit for connecting, and for the answer to a ping. `lost`: why it is no longer usable."""
 
     def __init__(self, resolver: Resolver, timeout_s: float) -> None:

@@ -3,7 +3,7 @@
 The client works in its own threads. Its API sends one message per request, at the cost of several thread wake-ups each;
 here a request holds many messages.
 
-A link is hardly usable once its connection is lost: gRPC waits up to two minutes before it reconnects, whereas a new
+It is hardly usable once its TCP connection is lost: gRPC waits up to two minutes before it reconnects, whereas a new
 producer connects at once.
 """
 
@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 from duemq.relay.base import Reply, Result, resolve
-from duemq.relay.connecting import Connecting
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.rocketmq.channels import Channels
 from duemq.relay.rocketmq.client import (
@@ -37,7 +36,8 @@ from duemq.relay.rocketmq.replies import (
     may_be_passed_over,
     silent,
 )
-from duemq.relay.rocketmq.requests import Batches, Sending, send_request
+from duemq.relay.rocketmq.requests import PendingSend, SendQueue, send_request
+from duemq.relay.shared_connect import SharedConnect
 
 _ATTEMPTS: Final = 3  # per message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0
@@ -65,11 +65,11 @@ class _Producer(Producer):  # type: ignore[misc]
         self.route_manager.remove_topic_route_data(topic)
 
 
-class Link:
+class RocketMqConnection:
     """`configuration`: endpoint and credentials. `known`: addresses by name, for the channels; names from routes are
     added. `timeout_s`: limit for a message; a request gets half of it, and a check for a silent proxy a quarter.
     `requests`: limit of concurrent requests. `lost_at`: when a message first failed because of the connection, on the
-    monotonic clock; None while the link is usable."""
+    monotonic clock; None while the connection is usable."""
 
     def __init__(
         self, configuration: ClientConfiguration, channels: Channels, resolver: Resolver,
@@ -78,13 +78,13 @@ class Link:
         self.began = time.monotonic()
         self.lost_at: float | None = None
         self._configuration, self._requests = configuration, requests
-        self._request_s, self._look_s = timeout_s / 2, timeout_s / 4
+        self._request_s, self._probe_s = timeout_s / 2, timeout_s / 4
         self._resolver, self._known = resolver, known
         self._producer = _Producer(configuration, channels)
-        self._looking = Connecting(self._look, "RocketMQ")
+        self._probing = SharedConnect(self._probe, "RocketMQ")
         self._loop = asyncio.get_running_loop()
         self._finding: dict[str, asyncio.Task[Reply | None]] = {}
-        self._batches = Batches()
+        self._batches = SendQueue()
         self._waiting: set[asyncio.Future[Reply]] = set()
         self._under_way: set[asyncio.Task[None]] = set()
         self._woken = False
@@ -105,7 +105,7 @@ class Link:
             return reply
         if self._closed:
             return CLOSED
-        sending = Sending(publication, self._loop.create_future())
+        sending = PendingSend(publication, self._loop.create_future())
         self._waiting.add(sending.reply)
         self._batches.add(sending)
         if not self._woken:  # starts in the next turn of the loop, when all messages of this turn wait
@@ -146,7 +146,7 @@ class Link:
         it, in its caller's thread."""
         producer = self._producer
         reply = await self._ask_route(topic, min(self._configuration.request_timeout, self._request_s))
-        if self._note(reply).result is not Result.ACCEPTED:
+        if self._track(reply).result is not Result.ACCEPTED:
             return reply
         for _ in range(_ROUTE_ATTEMPTS):
             # If the answer arrives before the client waits for it, it is handled in this thread, which has no event
@@ -168,7 +168,7 @@ class Link:
             for queue in response.message_queues:
                 for place in queue.broker.endpoints.addresses:
                     if place.host not in self._known:
-                        async with asyncio.timeout(self._look_s):
+                        async with asyncio.timeout(self._probe_s):
                             self._known[place.host] = await self._resolver.addresses(place.host)
             return answer(response.status)
         except Exception as error:  # a proxy that does not answer the route request is silent
@@ -178,9 +178,9 @@ class Link:
                 raise
             return CLOSED  # the client cancelled its calls
 
-    async def _look(self) -> Reply:
+    async def _probe(self) -> Reply:
         """Check whether the proxy answers at all; any answer will do."""
-        return await self._ask_route(next(iter(self._producer.selectors), "duemq"), self._look_s)
+        return await self._ask_route(next(iter(self._producer.selectors), "duemq"), self._probe_s)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -195,9 +195,9 @@ class Link:
         self._under_way.discard(request)
         self._begin_requests()
 
-    async def _send(self, batch: Sequence[Sending], attempt: int = 1) -> None:
+    async def _send(self, batch: Sequence[PendingSend], attempt: int = 1) -> None:
         reply = await self._reply(batch)
-        if reply.status == _TIMED_OUT and lost(await self._looking()):
+        if reply.status == _TIMED_OUT and lost(await self._probing()):
             reply = silent(reply)
             for waiting in iter(self._batches.next, []):  # not sent yet, so still waiting
                 for one in waiting:
@@ -209,7 +209,7 @@ class Link:
             for one in batch:
                 resolve(one.reply, reply)
 
-    async def _reply(self, batch: Sequence[Sending]) -> Reply:
+    async def _reply(self, batch: Sequence[PendingSend]) -> Reply:
         producer, task, topic = self._producer, asyncio.current_task(), batch[0].publication.topic
         try:
             queue = producer.selectors[topic].select_next_queue()
@@ -228,9 +228,9 @@ class Link:
             if task is not None and task.cancelling():
                 raise
             reply = CLOSED  # the client has closed the channel
-        return self._note(reply)
+        return self._track(reply)
 
-    def _note(self, reply: Reply) -> Reply:
+    def _track(self, reply: Reply) -> Reply:
         if not lost(reply):
             self.lost_at = None
         elif self.lost_at is None:

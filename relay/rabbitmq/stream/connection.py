@@ -21,7 +21,7 @@ from rstream.encoding import decode_frame, encode_frame, encode_publish
 
 from duemq.relay.base import Reply, Result
 from duemq.relay.network.resolver import Resolver
-from duemq.relay.rabbitmq.stream.replies import CLOSED, OK, Lost, refused
+from duemq.relay.rabbitmq.stream.replies import CLOSED, OK, ConnectionLost, refused
 
 _MAX_HEARTBEAT_S: Final = 10
 _FRAME_BYTES: Final = 1 << 20  # our offer; the broker may choose less
@@ -43,7 +43,7 @@ class Login(NamedTuple):
     password: str
 
 
-class Link(asyncio.Protocol):
+class StreamConnection(asyncio.Protocol):
     """`on_lost` is called once, with the reason, if the connection ends after `connect` returned it. `timeout_s`: limit
     for a message; a broker that is silent for half of it, or for two heartbeats, counts as lost. `on_beat` is called
     with that half, several times within it."""
@@ -93,7 +93,7 @@ class Link(asyncio.Protocol):
     async def connect(
         self, resolver: Resolver, place: tuple[str, int], tls: ssl.SSLContext | None, login: Login
     ) -> None:
-        """Raises OSError or Lost. On an error or a cancel, nothing is left open."""
+        """Raises OSError or ConnectionLost. On an error or a cancel, nothing is left open."""
         host, port = place
         try:
             connection = await resolver.connect(host, port, self._timeout_s / 3)
@@ -131,18 +131,18 @@ class Link(asyncio.Protocol):
         self._beat = self._loop.call_later(self._heartbeat_s / 2, self._heartbeat)
 
     async def leader(self, stream: str) -> tuple[str, int]:
-        """Host and port of the broker that leads a stream. Raises Lost."""
+        """Host and port of the broker that leads a stream. Raises ConnectionLost."""
         answer = await self.ask(lambda number: schema.Metadata(number, [stream]), schema.MetadataResponse)
         (about,) = answer.metadata
         if about.response_code != OK:
-            raise Lost(refused(about.response_code, f"stream {stream}"))
+            raise ConnectionLost(refused(about.response_code, f"stream {stream}"))
         for broker in answer.brokers:
             if broker.reference == about.leader_ref:
                 return broker.host, broker.port
-        raise Lost(refused(6, f"stream {stream} has no leader at present"))
+        raise ConnectionLost(refused(6, f"stream {stream} has no leader at present"))
 
     async def ask(self, make: Callable[[int], schema.Frame], expected: type[schema.Frame]) -> Any:
-        """Send a request and return its answer, whatever it says. Raises Lost."""
+        """Send a request and return its answer, whatever it says. Raises ConnectionLost."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(frame: Any) -> None:
@@ -163,12 +163,12 @@ class Link(asyncio.Protocol):
         await asyncio.wait([answer, self._ended], return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result()
-        raise Lost(self._ended.result())
+        raise ConnectionLost(self._ended.result())
 
     @staticmethod
     def _check(answer: Any, detail: str) -> None:
         if answer.response_code != OK:
-            raise Lost(refused(answer.response_code, detail))
+            raise ConnectionLost(refused(answer.response_code, detail))
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
@@ -230,13 +230,13 @@ class Link(asyncio.Protocol):
             if len(received) < end:
                 break
             try:
-                self._take(decode_frame(bytes(received[at + 4 : end])))
+                self._handle(decode_frame(bytes(received[at + 4 : end])))
             except ValueError as error:  # from rstream: an unknown frame
                 self.abort(Reply(Result.AWAY, "UNKNOWN_FRAME", str(error)))
             at = end
         del received[:at]
 
-    def _take(self, frame: Any) -> None:
+    def _handle(self, frame: Any) -> None:
         match frame:
             case schema.PublishConfirm():
                 self._on_confirm(frame.publisher_id, frame.publishing_ids)
@@ -284,7 +284,7 @@ class Link(asyncio.Protocol):
         try:
             if self.usable:
                 self._flush()
-                with suppress(TimeoutError, Lost):
+                with suppress(TimeoutError, ConnectionLost):
                     async with asyncio.timeout(_CLOSE_S):
                         await self.ask(lambda number: schema.Close(number, OK, "closed"), schema.CloseResponse)
         finally:

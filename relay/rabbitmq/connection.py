@@ -103,7 +103,7 @@ class Publisher:
         self._by_id.clear()
 
 
-class Link:
+class RabbitMqConnection:
     """A connection. `silent_s`: it counts as lost after this time without data; heartbeats are more frequent.
 
     `blocked`: why the broker accepts no messages (it is short of memory or disk); else empty."""
