@@ -30,7 +30,7 @@ class ConnectedOutlet(Generic[C]):
 
     def __init__(self, system: str, policy: RelayPolicy) -> None:
         self._resolver = Resolver(policy.private_networks)
-        self._connection: C | None = None
+        self.connection: C | None = None
         self._connecting = SharedConnect(self._reconnect, system)
 
     async def _connected(self) -> C | Reply:

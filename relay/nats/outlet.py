@@ -54,7 +54,7 @@ class NatsOutlet(ConnectedOutlet[NatsConnection]):
         return reply
 
     async def _connect(self) -> NatsConnection | Reply:
-        if (lost := self._connection) is not None:  # its socket may be open still
+        if (lost := self.connection) is not None:  # its socket may be open still
             self._servers = lost.servers[:_MAX_SERVERS]
             await lost.close()
             self.connection = None

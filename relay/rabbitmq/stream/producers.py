@@ -97,7 +97,7 @@ class Producers:
 
     def __init__(self, destination: str, stream: str) -> None:
         self._destination, self._stream = destination, stream
-        self._by_partition: dict[Partition, StreamProducer] = {}
+        self.by_partition: dict[Partition, StreamProducer] = {}
         self._of_publisher: list[StreamProducer] = []  # on this connection, indexed by publisher id
         self._former: list[StreamProducer] = []  # of logs that no longer exist, with unconfirmed entries
         self._unnumbered: dict[int, StreamEntry] = {}
@@ -117,7 +117,7 @@ class Producers:
             if producer is not None:
                 self._former.append(producer)
             name = producer_name(self._destination, log_id, *partition)
-            producer = self._by_partition[partition] = StreamProducer(name, log_id)
+            producer = self.by_partition[partition] = StreamProducer(name, log_id)
         producer.numbering.pulled(offsets, start)
         producer.move()
 
@@ -210,7 +210,7 @@ class Producers:
 
     def write(self, partition: Partition, offset: int, id_: str, data: bytes) -> asyncio.Future[Reply] | None:
         """Write a message; requires a connection. Returns the broker's answer, or None if it is not its turn yet."""
-        connection, producer = self._connection, self._by_partition.get(partition)
+        connection, producer = self._connection, self.by_partition.get(partition)
         assert connection is not None
         publisher = None if producer is None else self._publisher(connection, producer)
         if producer is None or publisher is None:
