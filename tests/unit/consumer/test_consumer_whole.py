@@ -318,7 +318,7 @@ async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.Monkey
         raise TypeError("no such option")
 
     monkeypatch.setattr("duemq.client.consumer.kafka.log.prepare", prepare)
-    monkeypatch.setattr("duemq.client.consumer.kafka.log.Source", no_source)
+    monkeypatch.setattr("duemq.client.consumer.kafka.log.KafkaMessageSource", no_source)
     monkeypatch.setattr(RetryPublisher, "start", nothing)
     monkeypatch.setattr(RetryPublisher, "stop", stop)
     with pytest.raises(TypeError, match="no such option"):

@@ -40,7 +40,7 @@ class Catalog:
         self.asked: list[Collection[str]] = []
         self.gone: set[str] = set()
 
-    async def look(self, topics: Collection[str]) -> dict[str, Any]:
+    async def refresh(self, topics: Collection[str]) -> dict[str, Any]:
         self.asked.append(topics)
         return {topic: None for topic in topics if topic not in self.gone}
 
