@@ -179,6 +179,7 @@ class Soon:
     st.integers(1, 6),
     st.sampled_from([8, 20, 500]),
 )
+@pytest.mark.heavy
 def test_whatever_fails_each_key_is_handled_once_in_its_order(
     keys: list[list[str]], failures: dict[tuple[int, int], int], concurrency: int, in_hand: int
 ) -> None:
@@ -214,6 +215,7 @@ def test_whatever_fails_each_key_is_handled_once_in_its_order(
     st.dictionaries(st.tuples(st.just(0), st.integers(0, 119)), st.integers(1, 5), max_size=40),
     st.floats(0.01, 3.0),
 )
+@pytest.mark.heavy
 def test_a_member_that_dies_skips_nothing_that_it_had_set_aside(
     keys: list[str], failures: dict[tuple[int, int], int], after_s: float
 ) -> None:

@@ -24,6 +24,7 @@ from duemq.model.messages.row import change_row, plain_row
 
 
 @pytest.mark.parametrize("part", [1, 7, 999, 30_000])
+@pytest.mark.heavy
 def test_quantiles_are_those_of_the_latest_20_000(part: int) -> None:
     values = np.arange(45_000)
     lateness = Lateness()

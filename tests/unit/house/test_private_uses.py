@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 from typing import Final
 
+import pytest
+
 from tests.support.house.tree import ROOT
+
+pytestmark = pytest.mark.heavy
 
 MOST: Final = 87
 """May only fall. Make the attribute public if it is part of what the object is for; what belongs to aiokafka or PySpark
