@@ -268,7 +268,10 @@ async def test_a_small_backlog_is_counted_by_tag(site: LagSite, reader: LagReade
     assert found.total.matching is None
 
 
-async def test_of_a_large_backlog_the_oldest_messages_are_counted(site: LagSite) -> None:
+async def test_of_a_large_backlog_the_oldest_messages_are_counted(
+    site: LagSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.client.lag.scan._READ_BYTES", 16 << 10)
     topic, group = await site.topic(2), site.group()
     for _ in range(10):
         await site.send(topic, 120, headers=[("tags", b"paid")])
@@ -279,7 +282,7 @@ async def test_of_a_large_backlog_the_oldest_messages_are_counted(site: LagSite)
     async with LagReader(site.bootstrap, most_offsets=100) as reader:
         (found,) = await reader.read([group], tags="paid")
         some = found.topics[0].total.matching
-        assert some is not None and not some.exact and 50 <= some.messages < 1200
+        assert some is not None and not some.exact and 0 < some.messages < 1200
     async with LagReader(site.bootstrap) as reader:
         (found,) = await reader.read([group], tags="paid")
         assert found.total.matching == (1200, True)
