@@ -73,7 +73,7 @@ class EmbeddedBus:
         self._epochs: dict[str, int] = {}
         self._tails = TailCache(buffer_bytes)
         self._history = ChunkReader(db)
-        self._compactor = Compactor(db)
+        self.compactor = Compactor(db)
         self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio)
         self._subscriptions = Subscriptions(self._commits.check)
         self.ahead = Ahead(self._find, self._commits, self._history)

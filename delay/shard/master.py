@@ -94,15 +94,15 @@ class Master:
         Raises Fenced if another master took over, Fatal if wheel and store disagree, StoreFailed if the outcome of the
         commit is unknown: discard this object after any of them.
         """
-        replica, cycle_limits = self._replica, self._cycle_limits
+        replica, cycle_limits = self.replica, self._cycle_limits
         is_timed = replica.entry.number % _TIMED == _TIMED - 1
         cpu_clock: Callable[[], float] = thread_time if is_timed else float  # which gives 0.0
         self.work, worked = None, cpu_clock()
         now = self._clock()
         reach = replica.reach(now)
         expanding = replica.expand(reach)
-        commands = await self._bus.ahead.read(
-            BUFFER, self._shard, replica.entry.applied, self._most_commands, cycle_limits.max_bytes
+        commands = await self.bus.ahead.read(
+            BUFFER, self.shard, replica.entry.applied, self._most_commands, cycle_limits.max_bytes
         )
         cycle = replica.cycle()
         await self._notice_loss(cycle, commands)
@@ -129,7 +129,7 @@ class Master:
         entry = cycle.entry(now, *horizons, {topic for topic, _ in batches})
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
         cpu_s = cpu_clock() - worked  # only of the cycle: other tasks run while it waits for its log
-        appends = await self._committer.commit(batches)
+        appends = await self.committer.commit(batches)
         worked, begins = cpu_clock(), replica.read_to
         ledger_offset = appends[self._ledger].first_offset
         # Committed: no await from here to the end, so that no task sees the log without its effect.
@@ -144,7 +144,7 @@ class Master:
         cpu_s += cpu_clock() - worked
         self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s if is_timed else None)
         # A read may return fewer commands than exist, because of their bytes or the bus.
-        if expanding or not complete or cycle.applied < self._bus.ahead.reach(BUFFER, self._shard):
+        if expanding or not complete or cycle.applied < self.bus.ahead.reach(BUFFER, self.shard):
             return _MORE
         return self._pause(self._clock())
 
