@@ -68,12 +68,12 @@ class EmbeddedBus:
         failpoint: Callable[[str], None] | None,
         aio: Callable[[], Aio | None],
     ) -> None:
-        self._folder, self._db, self._clock = folder, db, clock
+        self._folder, self.db, self._clock = folder, db, clock
         self._topics, self._latest = load_topics(db)
         self._epochs: dict[str, int] = {}
         self._tails = TailCache(buffer_bytes)
         self._history = ChunkReader(db)
-        self._compactor = Compactor(db)
+        self.compactor = Compactor(db)
         self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio)
         self._subscriptions = Subscriptions(self._commits.check)
         self.ahead = Ahead(self._find, self._commits, self._history)
@@ -222,12 +222,12 @@ class EmbeddedBus:
 
     async def reclaim(self) -> None:
         self._commits.check()
-        await self._compactor.now()
+        await self.compactor.now()
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._commits.check()
         with translate_errors(f"reading the place of consumer {consumer!r}"):
-            place: bytes | None = self._db.get(layout.cursor_key(topic, consumer))
+            place: bytes | None = self.db.get(layout.cursor_key(topic, consumer))
             return place
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
@@ -244,7 +244,7 @@ class EmbeddedBus:
         self._commits.check()
         names, prefix = list[str](), layout.cursors_of(topic)
         with translate_errors(f"listing the readers of topic {topic}"):
-            rows = self._db.iter()
+            rows = self.db.iter()
             rows.seek(prefix)
             while rows.valid() and rows.key().startswith(prefix) and len(names) < MAX_READERS:
                 if (name := layout.read_cursor_key(rows.key())[1]) != PURGES:
@@ -255,7 +255,7 @@ class EmbeddedBus:
 
     async def checkpoint(self, into: Path) -> bool:
         self._commits.check()
-        await asyncio.to_thread(link_log, self._db, into)
+        await asyncio.to_thread(link_log, self.db, into)
         return True
 
     def disk_bytes(self) -> int:
@@ -282,10 +282,10 @@ class EmbeddedBus:
                 return
             self._closed = True
             await self._commits.close()
-            stopped = await self._compactor.close()
+            stopped = await self.compactor.close()
             try:
                 with translate_errors(f"closing the log in {self._folder}"):
-                    self._db.close()
+                    self.db.close()
             except DuemqError as error:
                 # RocksDB refuses its last flush once it failed or was stopped. The folder is released all the same, and
                 # everything acknowledged is in the synced write-ahead log.
@@ -328,7 +328,7 @@ class EmbeddedBus:
         epoch = self._epochs.get(name)
         if epoch is None:
             with translate_errors(f"reading the epoch of committer {name!r}"):
-                row = self._db.get(layout.epoch_key(name))
+                row = self.db.get(layout.epoch_key(name))
             epoch = 0 if row is None else int.from_bytes(row, "big")
         self._epochs[name] = epoch + 1
         group.batch.put(layout.epoch_key(name), layout.NUMBER.pack(epoch + 1))
@@ -390,7 +390,7 @@ class EmbeddedBus:
             partition.position += chunk.size
             self._tails.add(partition.tail, chunk)
         for partition, trim in group.trims.items():
-            self._compactor.record_trim(
+            self.compactor.record_trim(
                 partition.key(0), partition.key(trim.cut), trim.start.position - partition.start.position
             )
             partition.start, partition.cut = trim

@@ -99,7 +99,7 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
         async with self._alone:
             try:
                 async with asyncio.timeout(self._connect_s):
-                    connection = self._connection
+                    connection = self.connection
                     if connection is None or not connection.open:
                         return _LOST
                     if connection.blocked:
@@ -132,11 +132,11 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
             return Reply(Result.AWAY, "tls", str(error))
         try:
             async with asyncio.timeout(self._connect_s):
-                connection = self._connection
+                connection = self.connection
                 if connection is None or not connection.open:
                     connection = RabbitMqConnection(self._resolver, self._silent_s)
                     await connection.connect(parameters)
-                    self._connection = connection
+                    self.connection = connection
                 connection.publisher = await self._new_publisher(connection)
         except TimeoutError:
             return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")

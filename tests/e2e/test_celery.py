@@ -13,6 +13,7 @@ from celery import chain, chord, group
 from duemq.client import Client
 from tests.e2e.celery_site import Site
 from tests.e2e.server import wait_for
+from tests.support.patience import PROCESS_S
 
 pytestmark = [
     pytest.mark.servers,
@@ -30,7 +31,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         amqp = request.getfixturevalue("rabbitmq").add_virtual_host("celery")
     with Site(tmp_path_factory.mktemp("celery"), amqp=amqp) as site:
         site.worker.start()
-        wait_for(lambda: "ready." in site.worker.log, "the worker is ready")
+        wait_for(lambda: "ready." in site.worker.log, "the worker is ready", PROCESS_S)
         yield site
 
 

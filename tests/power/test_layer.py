@@ -146,7 +146,7 @@ write('a', b'two', at=3)
     size = "def size(): return SIZE\n"
     slow = new_layer("slow", sync_us=200_000)
     run(slow, "write('a', b'one'); sync('.')")
-    notes = (slow._state / "trace").stat().st_size
+    notes = (slow.state / "trace").stat().st_size
     slow = new_layer("slower", sync_us=200_000)
     assert after(slow, size.replace("SIZE", str(notes)) + work) == {"a": b""}
     later = new_layer("later", sync_us=200_000)

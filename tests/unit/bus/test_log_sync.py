@@ -71,7 +71,7 @@ def test_the_kernel_syncs_each_record_but_the_first_of_a_file(tmp_path: Path) ->
         for at in range(3):
             await bus.append({T0: [b"%d" % at]})
         assert len(aio.files) == 3  # RocksDB synced the topic
-        await asyncio.to_thread(bus._db.flush)  # RocksDB begins a new file
+        await asyncio.to_thread(bus.db.flush)  # RocksDB begins a new file
         await bus.append({T0: [b"3"]})
         assert len(aio.files) == 3
         await bus.append({T0: [b"4"]})

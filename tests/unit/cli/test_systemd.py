@@ -20,6 +20,7 @@ from duemq.cli.exit_codes import Exit
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notifier import Board, Notifier
 from duemq.cli.systemd.watchdog import Watchdog, watchdog
+from tests.support.patience import WITHIN_S
 
 WATCHDOG_S = 0.3
 FOLDER = Path(__file__).parents[3] / "conf" / "systemd"
@@ -51,7 +52,7 @@ class Systemd:
 
     async def until(self, wanted: str) -> list[str]:
         lines: list[str] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WITHIN_S):
             while wanted not in lines:
                 lines += self.received()
                 await asyncio.sleep(0.01)

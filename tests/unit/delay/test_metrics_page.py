@@ -41,6 +41,8 @@ from duemq.web.status import StatusSource, metrics
 from tests.support.docs.metrics_page import metrics as metrics_of_the_code
 from tests.support.docs.metrics_page import metrics_page
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/operate/operations.md").read_text()
 CONSTANTS = {
