@@ -106,7 +106,11 @@ class MemoryBus:
         self.subscriptions = Subscriptions(self._check)
         log.buses.add(self)
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> MemoryBus:
+        return self
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         return await self._add(batches)
 
     async def commit(self, batches: Batches, name: str, epoch: int) -> AppendResults:

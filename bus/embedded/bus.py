@@ -27,6 +27,7 @@ from duemq.bus.base import (
 )
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
+from duemq.bus.embedded.ahead import Ahead
 from duemq.bus.embedded.chunk import Chunk, frames_from
 from duemq.bus.embedded.chunk_reader import ChunkReader
 from duemq.bus.embedded.compactor import Compactor
@@ -34,6 +35,8 @@ from duemq.bus.embedded.group_commit import CommitGroup, GroupCommit, Trim
 from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
+from duemq.bus.embedded.sync.aio import Aio
+from duemq.bus.embedded.sync.log_sync import kernel_aio
 from duemq.bus.embedded.tail import RecentChunks, TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
@@ -63,6 +66,7 @@ class EmbeddedBus:
         buffer_bytes: int,
         clock: Callable[[], int],
         failpoint: Callable[[str], None] | None,
+        aio: Callable[[], Aio | None],
     ) -> None:
         self._folder, self._db, self._clock = folder, db, clock
         self._topics, self._latest = load_topics(db)
@@ -70,8 +74,9 @@ class EmbeddedBus:
         self._tails = TailCache(buffer_bytes)
         self._history = ChunkReader(db)
         self._compactor = Compactor(db)
-        self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint)
+        self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio)
         self._subscriptions = Subscriptions(self._commits.check)
+        self.ahead = Ahead(self._find, self._commits, self._history)
         self._closing = asyncio.Lock()
         self._closed = False
 
@@ -83,22 +88,24 @@ class EmbeddedBus:
         buffer_bytes: int = TAIL_BYTES,
         clock: Callable[[], int] = wall_clock,
         failpoint: Callable[[str], None] | None = None,
+        aio: Callable[[], Aio | None] = kernel_aio,
     ) -> EmbeddedBus:
         """The log in this folder, created if missing.
 
-        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. Raises FolderRefused,
-        CorruptStore, DiskFull or StoreFailed.
+        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. `aio` returns the kernel's
+        asynchronous IO for syncs, or None. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed.
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
             with translate_errors(f"reading the log in {folder}"):
-                return cls(folder, db, buffer_bytes, clock, failpoint)
+                return cls(folder, db, buffer_bytes, clock, failpoint, aio)
         except BaseException:
             db.close()
             raise
 
-    async def append(self, batches: Batches) -> AppendResults:
-        return await self._commits.submit(partial(self._stage_append, self._partitions_of(batches)))
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
+        stage = partial(self._stage_append, self._partitions_of(batches))
+        return await self._commits.submit(stage, held=for_answer)
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -165,7 +172,7 @@ class EmbeddedBus:
         self._commits.check()
         log_topic = self._topics.get(topic)
         if log_topic is None:
-            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions))
+            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions), settled=True)
         return log_topic.info()
 
     async def create_log(
@@ -173,7 +180,7 @@ class EmbeddedBus:
     ) -> TopicInfo:
         log_that_fits(await self.create_topic(topic, partitions), partitions)
         if in_ids and (mark := self._folder / RESTORED).exists():
-            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]))
+            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]), settled=True)
             with translate_errors(mark):
                 mark.unlink()  # if a crash keeps it, the next start leaves another gap
         return self._topics[topic].info()
@@ -203,7 +210,7 @@ class EmbeddedBus:
         self._commits.check()
         log_partition = self._find(topic, partition)
         if log_partition is not None and before_offset > log_partition.start.offset:
-            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset))
+            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset), settled=True)
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         self._commits.check()
@@ -300,12 +307,14 @@ class EmbeddedBus:
             appends.append((log_partition, frames))
         return appends
 
-    def _begin(self) -> CommitGroup:
+    def _time(self) -> int:
         self._latest = max(self._latest, self._clock())
-        return CommitGroup(self._latest)
+        return self._latest
 
     def _stage_append(self, appends: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup) -> AppendResults:
-        return {partition.name: group.append(partition, frames) for partition, frames in appends}
+        results = {partition.name: group.append(partition, frames) for partition, frames in appends}
+        self.ahead.subscriptions.wake([partition.name for partition, frames in appends if frames])
+        return results
 
     def _stage_commit(
         self, appends: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: CommitGroup
@@ -373,7 +382,8 @@ class EmbeddedBus:
     def _publish(self, group: CommitGroup) -> None:
         self._topics.update(group.topics)
         for partition, gaps in group.gaps.items():
-            partition.gaps, partition.end = gaps, gaps[-1][1]
+            partition.gaps = gaps
+            partition.end = partition.assigned = gaps[-1][1]
             partition.tail = RecentChunks(partition.end)
         for partition, chunk in group.chunks:
             partition.end = chunk.end
@@ -388,3 +398,4 @@ class EmbeddedBus:
 
     def _on_end(self) -> None:
         self._subscriptions.wake_all()
+        self.ahead.subscriptions.wake_all()

@@ -139,7 +139,11 @@ class KafkaBus:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> KafkaBus:
+        return self
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         self._check()
         batches = {where: frames for where, frames in batches.items() if frames}
         for (topic, partition), frames in batches.items():

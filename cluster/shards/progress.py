@@ -35,6 +35,7 @@ class Progress:
         self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
         self._offsets: list[int] = []
         self._waiting = 0
+        self._called = False  # see `call`
         self._demand: asyncio.Future[None] | None = None  # set while the shard waits for a first waiter
         self._failure: Unavailable | None = None
 
@@ -45,7 +46,8 @@ class Progress:
 
     async def wait_for_waiter(self, timeout_s: float) -> None:
         """Wait until a request waits for an answer, at most for `timeout_s`."""
-        if self._waiting:
+        called, self._called = self._called, False
+        if self._waiting or called:
             return
         loop = asyncio.get_running_loop()
         demand = self._demand = loop.create_future()
@@ -53,8 +55,13 @@ class Progress:
         try:
             await demand
         finally:
-            self._demand = None
+            self._demand, self._called = None, False
             timer.cancel()
+
+    def call(self) -> None:
+        """A request appends a command now, and waits for the answer once that is durable: end the shard's pause."""
+        self._called = True
+        self._release()
 
     def _release(self) -> None:
         if self._demand is not None and not self._demand.done():

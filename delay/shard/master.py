@@ -32,6 +32,7 @@ _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds befo
 _LOAD_S = 0.05  # between checks whether a due window is loaded
 _MORE = 0.0
 _LOOKS = 30  # with a second between them
+_TIMED = 4  # one of this many cycles measures its CPU, because reading that clock is a system call
 
 
 class MasterContext(Protocol):
@@ -94,11 +95,13 @@ class Master:
         commit is unknown: discard this object after any of them.
         """
         replica, cycle_limits = self._replica, self._cycle_limits
-        self.work, worked = None, thread_time()
+        is_timed = replica.entry.number % _TIMED == _TIMED - 1
+        cpu_clock: Callable[[], float] = thread_time if is_timed else float  # which gives 0.0
+        self.work, worked = None, cpu_clock()
         now = self._clock()
         reach = replica.reach(now)
         expanding = replica.expand(reach)
-        commands = await self._bus.read(
+        commands = await self._bus.ahead.read(
             BUFFER, self._shard, replica.entry.applied, self._most_commands, cycle_limits.max_bytes
         )
         cycle = replica.cycle()
@@ -125,9 +128,9 @@ class Master:
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         entry = cycle.entry(now, *horizons, {topic for topic, _ in batches})
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
-        cpu_s = thread_time() - worked  # only of the cycle: other tasks run while it waits for its log
+        cpu_s = cpu_clock() - worked  # only of the cycle: other tasks run while it waits for its log
         appends = await self._committer.commit(batches)
-        worked, begins = thread_time(), replica.read_to
+        worked, begins = cpu_clock(), replica.read_to
         ledger_offset = appends[self._ledger].first_offset
         # Committed: no await from here to the end, so that no task sees the log without its effect.
         replica.advance(cycle, entry, ledger_offset + 1, self._files)
@@ -138,9 +141,10 @@ class Master:
         self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
         if not begins <= ledger_offset <= begins + self._bus.marker_offsets:
             await self._refuse_others(begins, ledger_offset)
-        self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s + thread_time() - worked)
+        cpu_s += cpu_clock() - worked
+        self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s if is_timed else None)
         # A read may return fewer commands than exist, because of their bytes or the bus.
-        if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
+        if expanding or not complete or cycle.applied < self._bus.ahead.reach(BUFFER, self._shard):
             return _MORE
         return self._pause(self._clock())
 

@@ -128,7 +128,7 @@ class Shard:
 
     async def run(self, node: ShardHost, cycle_limits: CycleLimits, linger_s: float) -> None:
         """Be standby or master until `stop`. Raises Fatal, and the errors of a failing disk or a lost bus."""
-        self._buffer = self._bus.subscribe(BUFFER, self.number)
+        self._buffer = self._bus.ahead.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
         self._start_workers(node)
         loop, failures = asyncio.get_running_loop(), 0

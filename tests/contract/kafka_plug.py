@@ -56,7 +56,11 @@ class RenamedBus:
     def back(self, landed: AppendResults) -> AppendResults:
         return {(topic.removesuffix(self._suffix), partition): where for (topic, partition), where in landed.items()}
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> RenamedBus:
+        return self
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         there = self.there(batches)
         landed = await self.inner.append(there)
         for (topic, partition), where in landed.items():
