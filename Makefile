@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench docs dist test-dist schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
+.PHONY: help run cluster cluster-down quick test test-all check bench docs dist test-dist schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,6 +41,9 @@ $(PYTEST) -m "$(1)" -n 2 --dist loadgroup $(ARGS) || case $$? in \
 	*) exit 1;; esac
 endef
 
+# Two tests at a time wait longer: tests/support/patience.py.
+test test-all: export TEST_SLOW ?= 2
+
 # Idle servers take half of a small machine: tests that need none run first.
 test: install-dev ## unit, contract (on every server), functional and end to end on the embedded bus
 	@$(call pytest,not servers and not slow and not chaos)
@@ -54,8 +57,11 @@ test-all: install-dev ## all tests: also on Kafka, ZooKeeper, Valkey and Spark, 
 	@$(call pytest,servers and not chaos)
 	@$(call pytest,chaos and smoke)
 
-test-fast: install-dev ## unit and contract tests
-	@$(BIN)/python -m pytest -q tests/unit tests/contract $(ARGS)
+quick: install-dev ## what to run while writing: ruff, import-linter and the quick unit tests (a minute, no server)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+	@$(PYTEST) -m "not heavy and not servers and not slow" -n 2 --ignore tests/unit/bench tests/unit $(ARGS)
 
 check: install-dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -231,11 +231,29 @@ class Committer(Protocol):
     async def close(self) -> None: ...
 
 
+class LogView(Protocol):
+    """What a master needs to read commands. The methods are those of `Bus`."""
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
+    ) -> list[StoredRecord]: ...
+    def reach(self, topic: str, partition: int) -> int: ...
+    def subscribe(self, topic: str, partition: int | None = None) -> Subscription: ...
+
+
 class Bus(Protocol):
     """A log with topics."""
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> LogView:
+        """The log for a master, which may see frames before they are durable: a commit that follows from them is not
+        durable before they are. A plug that shows none of these is its own view."""
+        ...
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         """Append outside of any cycle; durable when it returns. On the embedded plugs atomic over all batches.
+
+        `for_answer`: the caller then waits for the cycle that answers these commands, so both may share a sync.
 
         Raises UnknownTopic (nothing was written), StoreFailed or DiskFull (outcome unknown), or PartlyAppended.
         """

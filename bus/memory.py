@@ -101,12 +101,16 @@ class MemoryBus:
         failpoint: Callable[[str], None] | None = None,
         refuse: Callable[[Batches], None] | None = None,
     ) -> None:
-        self._log, self._failpoint, self._refuse = log, failpoint, refuse
+        self.log, self._failpoint, self._refuse = log, failpoint, refuse
         self._end_reason: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         log.buses.add(self)
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> MemoryBus:
+        return self
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         return await self._add(batches)
 
     async def commit(self, batches: Batches, name: str, epoch: int) -> AppendResults:
@@ -117,7 +121,7 @@ class MemoryBus:
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
     ) -> list[StoredRecord]:
         self._check()
-        log_partition = self._log.find(topic, partition)
+        log_partition = self.log.find(topic, partition)
         records: list[StoredRecord] = []
         if log_partition is None or max_records < 1:
             return records
@@ -137,12 +141,12 @@ class MemoryBus:
 
     async def start_offset(self, topic: str, partition: int) -> int:
         self._check()
-        log_partition = self._log.find(topic, partition)
+        log_partition = self.log.find(topic, partition)
         return 0 if log_partition is None else log_partition.start
 
     async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
         self._check()
-        log_partition = self._log.find(topic, partition)
+        log_partition = self.log.find(topic, partition)
         if log_partition is None:
             return 0
         return next(
@@ -151,7 +155,7 @@ class MemoryBus:
 
     def reach(self, topic: str, partition: int) -> int:
         self._check()
-        log_partition = self._log.find(topic, partition)
+        log_partition = self.log.find(topic, partition)
         return 0 if log_partition is None else log_partition.end
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
@@ -160,12 +164,12 @@ class MemoryBus:
 
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> EpochCommitter:
         await self._turn()
-        epoch = self._log.epochs[name] = self._log.epochs.get(name, 0) + 1
+        epoch = self.log.epochs[name] = self.log.epochs.get(name, 0) + 1
         return EpochCommitter(self, name, epoch)
 
     def topic_state(self, topic: str) -> TopicState | None:
         self._check()
-        partitions = self._log.topics.get(topic)
+        partitions = self.log.topics.get(topic)
         return None if partitions is None else TopicState(len(partitions))
 
     async def look_up_topics(self, topics: Collection[str]) -> None:
@@ -175,8 +179,8 @@ class MemoryBus:
         if not 1 <= partitions <= 0xFFFF:
             raise ValueError(f"a topic has 1 to 65535 partitions, not {partitions}")
         await self._turn()
-        self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
-        return self._log.info(topic)
+        self.log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
+        return self.log.info(topic)
 
     async def create_log(
         self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
@@ -185,7 +189,7 @@ class MemoryBus:
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         self._check()
-        return {topic: self._log.ids[topic] for topic in topics if topic in self._log.ids}
+        return {topic: self.log.ids[topic] for topic in topics if topic in self.log.ids}
 
     def incarnation(self, topic: str) -> int:
         return 0
@@ -198,22 +202,22 @@ class MemoryBus:
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
-        return self._log.info(topic) if topic in self._log.topics else None
+        return self.log.info(topic) if topic in self.log.topics else None
 
     async def topics(self) -> list[TopicInfo]:
         self._check()
-        return [self._log.info(topic) for topic in self._log.topics]
+        return [self.log.info(topic) for topic in self.log.topics]
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         await self._turn()
-        log_partition = self._log.find(topic, partition)
+        log_partition = self.log.find(topic, partition)
         if log_partition is not None and before_offset > log_partition.start:
             before = min(before_offset, log_partition.end)
             del log_partition.frames[: before - log_partition.start]
             log_partition.start = before
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
-        for number in range(len(self._log.topics.get(topic, []))):
+        for number in range(len(self.log.topics.get(topic, []))):
             await self.trim(topic, number, await self.first_since(topic, number, timestamp))
 
     async def reclaim(self) -> None:
@@ -221,13 +225,13 @@ class MemoryBus:
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
-        return self._log.places.get((topic, consumer))
+        return self.log.places.get((topic, consumer))
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         await self._turn()
-        self._log.places[topic, consumer] = cursor
+        self.log.places[topic, consumer] = cursor
         if not cursor:
-            del self._log.places[topic, consumer]
+            del self.log.places[topic, consumer]
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self.set_consumer_cursor(topic, group_cursor(group), encode_cursor(topic, offsets).encode())
@@ -237,7 +241,7 @@ class MemoryBus:
 
     async def readers(self, topic: str) -> list[str]:
         self._check()
-        return sorted(reader_of(name) for of, name in self._log.places if of == topic and name != PURGES)[:MAX_READERS]
+        return sorted(reader_of(name) for of, name in self.log.places if of == topic and name != PURGES)[:MAX_READERS]
 
     async def checkpoint(self, into: Path) -> bool:
         return False
@@ -266,16 +270,16 @@ class MemoryBus:
     async def _add(self, batches: Batches, name: str = "", epoch: int = 0) -> AppendResults:
         self._check()
         for topic, partition in batches:
-            if self._log.find(topic, partition) is None:
-                raise UnknownTopic(topic, partition if topic in self._log.topics else None)
+            if self.log.find(topic, partition) is None:
+                raise UnknownTopic(topic, partition if topic in self.log.topics else None)
         await self._turn()
         if self._refuse is not None:
             self._refuse(batches)
-        if epoch < self._log.epochs.get(name, 0):
-            raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {self._log.epochs[name]}")
+        if epoch < self.log.epochs.get(name, 0):
+            raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {self.log.epochs[name]}")
         try:
             self._step("before_write")
-            results = self._log.add(batches)
+            results = self.log.add(batches)
             self._step("after_write")
             self._step("after_sync")
         except Exception as error:
@@ -293,5 +297,5 @@ class MemoryBus:
 
     def _end(self, reason: DuemqError) -> None:
         self._end_reason = reason
-        self._log.buses.discard(self)
+        self.log.buses.discard(self)
         self.subscriptions.wake_all()

@@ -47,7 +47,7 @@ class Lateness:
         self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
         self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: of the last delivery, epoch ms
         self.overdue = 0
-        self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, then it is a ring
+        self.latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, then it is a ring
         self._count = self._next = 0
         self.examples: dict[int, Example] = {}  # by bucket
         self._keys: list[bytes] = []  # of deliveries not counted yet
@@ -80,20 +80,20 @@ class Lateness:
         self.total_ms += int(lateness.sum())
         self.highest_ms = max(self.highest_ms, int(lateness.max()))
         latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MAX_MS).astype(np.int32)
-        size = len(self._latest)
+        size = len(self.latest)
         if size < _SAMPLE and self._count + len(latest) > size:
             size = min(2 * (self._count + len(latest)), _SAMPLE)
-            self._latest = np.resize(self._latest, size)
+            self.latest = np.resize(self.latest, size)
         end = self._next + len(latest)
-        self._latest[self._next : end] = latest[: size - self._next]
+        self.latest[self._next : end] = latest[: size - self._next]
         if end > size:
-            self._latest[: end - size] = latest[size - self._next :]
+            self.latest[: end - size] = latest[size - self._next :]
         self._next, self._count = end % size, min(self._count + len(latest), size)
 
     def summary(self) -> dict[str, Any]:
         """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
         self.count()
-        p50, p99 = np.percentile(self._latest[: self._count], (50, 99))
+        p50, p99 = np.percentile(self.latest[: self._count], (50, 99))
         return {
             "count": int(self.buckets.sum()),
             "p50_ms": round(float(p50), 1),

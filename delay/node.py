@@ -219,7 +219,7 @@ class Node:
         return None if serves else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
-        """See `Context`. All replicas forget the same history, so the fullest disk decides."""
+        """See `MasterContext`. All replicas forget the same history, so the fullest disk decides."""
         return self.maintenance.level >= Watermark.SHORTEN or any(member.has(shard) for member in self._short)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -313,7 +313,7 @@ class Node:
             ("flush", maintenance.flush, options.flush_interval_s),
             ("purge of a full disk", self.purge_if_full, 1.0),
             ("disk", maintenance.measure, 1.0),
-            ("health", self._check_itself, 1.0),
+            ("health", self.check_itself, 1.0),
             ("liveness", self.liveness.watch, 1.0),
             ("clock", self._watch_clock, EVERY_S),
             *self._jobs,
@@ -454,7 +454,7 @@ class Node:
         for number in list(self._dead):  # its master is gone: another node may have it
             await self.election.release(number)
 
-    async def _check_itself(self) -> None:
+    async def check_itself(self) -> None:
         self._short = [member for member in self.election.members() if member.health.watermark >= Watermark.SHORTEN]
         await self._tell()
         self._check_ready()

@@ -114,7 +114,7 @@ class Application:
         self, service: Service, admission: Admission, same_origin: SameOrigin, public_scheme: PublicScheme, *,
         open_metrics: bool = False,
     ) -> None:  # fmt: skip
-        self._service, self.admission, self._same_origin = service, admission, same_origin
+        self.service, self.admission, self._same_origin = service, admission, same_origin
         self._public_scheme = public_scheme
         self.history, self.consumer_names = service.history, service.consumer_names
         self._router = Router(ENDPOINTS)
@@ -177,7 +177,7 @@ class Application:
         if (preflight := self._same_origin.preflight(request.scope)) is not None:
             return preflight
         grant = EVERYTHING
-        access, path = self._service.access, request.scope["path"]
+        access, path = self.service.access, request.scope["path"]
         if path.startswith("/console"):
             request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies depend on it
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
@@ -196,7 +196,7 @@ class Application:
                 return await self._route(request, target, grant, self._limited(request, grant))
         else:
             _count_as_stranger(request)
-        return await self._route(request, target, grant, self._service)
+        return await self._route(request, target, grant, self.service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
         # Imported for the first page, because most processes never show one.
@@ -210,13 +210,13 @@ class Application:
     def _limited(self, request: Request, grant: Grant) -> Service:
         """The service restricted to the caller's topics and rate."""
         if not grant.topics and not grant.rate:
-            return self._service
-        limit = self._service.access.rate_limit(grant)
+            return self.service
+        limit = self.service.access.rate_limit(grant)
         if limit is not None:
             request.scope[RATE_LIMIT] = limit
             limit.enter()
-        gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
-        return replace(self._service, gateway=gateway)
+        gateway = LimitedGateway(self.service.gateway, grant, limit.charge if limit else lambda _: None)
+        return replace(self.service, gateway=gateway)
 
     async def _route(self, request: Request, target: FoundRoute | None, grant: Grant, service: Service) -> Response:
         match = self._router.open(request, target, grant)
@@ -240,14 +240,14 @@ class Application:
 
     async def _record(self, request: Request, status: int, code: str, request_id: str) -> None:
         """Record an act or a denial in the trail. An act of unknown outcome counts as done."""
-        if (admin := self._service.access.admin) is None:
+        if (admin := self.service.access.admin) is None:
             return
         scope = request.scope
         by, path, client = caller_name(request), scope["path"], scope.get("client")
         action = f"{scope['method']} {scope.get(_AUDITED, path)}"
         address = client[0] if client else ""
         target = ", ".join(scope.get(TOUCHED, ())) or path
-        entry = TrailEntry(self._service.clock(), by, address, action, target, status, code, request_id)
+        entry = TrailEntry(self.service.clock(), by, address, action, target, status, code, request_id)
         if status < 400 or status in _MAYBE_DONE:
             await admin.trail.act(entry)
         else:

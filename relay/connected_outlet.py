@@ -30,30 +30,30 @@ class ConnectedOutlet(Generic[C]):
 
     def __init__(self, system: str, policy: RelayPolicy) -> None:
         self._resolver = Resolver(policy.private_networks)
-        self._connection: C | None = None
+        self.connection: C | None = None
         self._connecting = SharedConnect(self._reconnect, system)
 
     async def _connected(self) -> C | Reply:
         """The connection, or why there is none. The connection may be lost again when this returns."""
-        connection = self._connection
+        connection = self.connection
         if connection is not None and connection.usable:
             return connection
         return await self._connecting()
 
     @abstractmethod
     async def _connect(self) -> C | Reply:
-        """Open a connection. `self._connection` is the lost one, if there was one."""
+        """Open a connection. `self.connection` is the lost one, if there was one."""
 
     async def _reconnect(self) -> C | Reply:
         connected = await self._connect()
         if not isinstance(connected, Reply):
-            self._connection = connected
+            self.connection = connected
         return connected
 
     async def close(self) -> None:
         """See `Outlet`."""
         await self._connecting.cancel()
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             await connection.close()
         await self._resolver.close()

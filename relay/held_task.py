@@ -87,11 +87,14 @@ def celery_task(message: Message) -> CeleryTask:
         if fields["v"] != _VERSION:
             raise NotMapped("no_task", f"a task of version {fields['v']}: this relay knows {_VERSION}")
         text, expires = fields.get("body"), fields.get("expires")
+        exchange, routing_key = fields["exchange"], fields["routing_key"]
+        if not isinstance(exchange, str) or not isinstance(routing_key, str):
+            raise TypeError("exchange and routing_key are text")
         return CeleryTask(
             b64decode(fields["body_base64"]) if text is None else text.encode(),
             fields["content_type"], fields["content_encoding"], dict(fields["headers"]), dict(fields["properties"]),
-            int(fields["priority"] or 0), fields["exchange"], fields["routing_key"],
-            None if expires is None else datetime.fromisoformat(expires),
+            int(fields["priority"] or 0), exchange, routing_key,
+            None if expires is None else datetime.fromisoformat(expires).astimezone(UTC),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NotMapped("no_task", f"not a task of Celery: {type(error).__name__}: {error}") from error
@@ -108,10 +111,13 @@ def dramatiq_task(message: Message) -> DramatiqTask:
 
 
 def typed(value: Mapping[str, Any]) -> Any:
-    """The JSON of kombu with its own types as Python's."""
+    """The JSON of kombu with its own types as Python's. Raises NotMapped."""
 
     def decoded(fields: dict[str, Any]) -> Any:
         decode = _DECODERS.get(str(fields.get("__type__"))) if len(fields) == 2 else None
         return fields if decode is None else decode(fields["__value__"])
 
-    return json.loads(json.dumps(value), object_hook=decoded)
+    try:
+        return json.loads(json.dumps(value), object_hook=decoded)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NotMapped("no_task", f"not a task of Celery: {error}") from error

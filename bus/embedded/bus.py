@@ -27,6 +27,7 @@ from duemq.bus.base import (
 )
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
+from duemq.bus.embedded.ahead import Ahead
 from duemq.bus.embedded.chunk import Chunk, frames_from
 from duemq.bus.embedded.chunk_reader import ChunkReader
 from duemq.bus.embedded.compactor import Compactor
@@ -34,6 +35,8 @@ from duemq.bus.embedded.group_commit import CommitGroup, GroupCommit, Trim
 from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
+from duemq.bus.embedded.sync.aio import Aio
+from duemq.bus.embedded.sync.log_sync import kernel_aio
 from duemq.bus.embedded.tail import RecentChunks, TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
@@ -63,15 +66,17 @@ class EmbeddedBus:
         buffer_bytes: int,
         clock: Callable[[], int],
         failpoint: Callable[[str], None] | None,
+        aio: Callable[[], Aio | None],
     ) -> None:
-        self._folder, self._db, self._clock = folder, db, clock
+        self._folder, self.db, self._clock = folder, db, clock
         self._topics, self._latest = load_topics(db)
         self._epochs: dict[str, int] = {}
         self._tails = TailCache(buffer_bytes)
         self._history = ChunkReader(db)
-        self._compactor = Compactor(db)
-        self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint)
+        self.compactor = Compactor(db)
+        self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio)
         self._subscriptions = Subscriptions(self._commits.check)
+        self.ahead = Ahead(self._find, self._commits, self._history)
         self._closing = asyncio.Lock()
         self._closed = False
 
@@ -83,22 +88,24 @@ class EmbeddedBus:
         buffer_bytes: int = TAIL_BYTES,
         clock: Callable[[], int] = wall_clock,
         failpoint: Callable[[str], None] | None = None,
+        aio: Callable[[], Aio | None] = kernel_aio,
     ) -> EmbeddedBus:
         """The log in this folder, created if missing.
 
-        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. Raises FolderRefused,
-        CorruptStore, DiskFull or StoreFailed.
+        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. `aio` returns the kernel's
+        asynchronous IO for syncs, or None. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed.
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
             with translate_errors(f"reading the log in {folder}"):
-                return cls(folder, db, buffer_bytes, clock, failpoint)
+                return cls(folder, db, buffer_bytes, clock, failpoint, aio)
         except BaseException:
             db.close()
             raise
 
-    async def append(self, batches: Batches) -> AppendResults:
-        return await self._commits.submit(partial(self._stage_append, self._partitions_of(batches)))
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
+        stage = partial(self._stage_append, self._partitions_of(batches))
+        return await self._commits.submit(stage, held=for_answer)
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -165,7 +172,7 @@ class EmbeddedBus:
         self._commits.check()
         log_topic = self._topics.get(topic)
         if log_topic is None:
-            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions))
+            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions), settled=True)
         return log_topic.info()
 
     async def create_log(
@@ -173,7 +180,7 @@ class EmbeddedBus:
     ) -> TopicInfo:
         log_that_fits(await self.create_topic(topic, partitions), partitions)
         if in_ids and (mark := self._folder / RESTORED).exists():
-            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]))
+            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]), settled=True)
             with translate_errors(mark):
                 mark.unlink()  # if a crash keeps it, the next start leaves another gap
         return self._topics[topic].info()
@@ -203,7 +210,7 @@ class EmbeddedBus:
         self._commits.check()
         log_partition = self._find(topic, partition)
         if log_partition is not None and before_offset > log_partition.start.offset:
-            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset))
+            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset), settled=True)
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         self._commits.check()
@@ -215,12 +222,12 @@ class EmbeddedBus:
 
     async def reclaim(self) -> None:
         self._commits.check()
-        await self._compactor.now()
+        await self.compactor.now()
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._commits.check()
         with translate_errors(f"reading the place of consumer {consumer!r}"):
-            place: bytes | None = self._db.get(layout.cursor_key(topic, consumer))
+            place: bytes | None = self.db.get(layout.cursor_key(topic, consumer))
             return place
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
@@ -237,7 +244,7 @@ class EmbeddedBus:
         self._commits.check()
         names, prefix = list[str](), layout.cursors_of(topic)
         with translate_errors(f"listing the readers of topic {topic}"):
-            rows = self._db.iter()
+            rows = self.db.iter()
             rows.seek(prefix)
             while rows.valid() and rows.key().startswith(prefix) and len(names) < MAX_READERS:
                 if (name := layout.read_cursor_key(rows.key())[1]) != PURGES:
@@ -248,7 +255,7 @@ class EmbeddedBus:
 
     async def checkpoint(self, into: Path) -> bool:
         self._commits.check()
-        await asyncio.to_thread(link_log, self._db, into)
+        await asyncio.to_thread(link_log, self.db, into)
         return True
 
     def disk_bytes(self) -> int:
@@ -275,10 +282,10 @@ class EmbeddedBus:
                 return
             self._closed = True
             await self._commits.close()
-            stopped = await self._compactor.close()
+            stopped = await self.compactor.close()
             try:
                 with translate_errors(f"closing the log in {self._folder}"):
-                    self._db.close()
+                    self.db.close()
             except DuemqError as error:
                 # RocksDB refuses its last flush once it failed or was stopped. The folder is released all the same, and
                 # everything acknowledged is in the synced write-ahead log.
@@ -300,12 +307,14 @@ class EmbeddedBus:
             appends.append((log_partition, frames))
         return appends
 
-    def _begin(self) -> CommitGroup:
+    def _time(self) -> int:
         self._latest = max(self._latest, self._clock())
-        return CommitGroup(self._latest)
+        return self._latest
 
     def _stage_append(self, appends: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup) -> AppendResults:
-        return {partition.name: group.append(partition, frames) for partition, frames in appends}
+        results = {partition.name: group.append(partition, frames) for partition, frames in appends}
+        self.ahead.subscriptions.wake([partition.name for partition, frames in appends if frames])
+        return results
 
     def _stage_commit(
         self, appends: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: CommitGroup
@@ -319,7 +328,7 @@ class EmbeddedBus:
         epoch = self._epochs.get(name)
         if epoch is None:
             with translate_errors(f"reading the epoch of committer {name!r}"):
-                row = self._db.get(layout.epoch_key(name))
+                row = self.db.get(layout.epoch_key(name))
             epoch = 0 if row is None else int.from_bytes(row, "big")
         self._epochs[name] = epoch + 1
         group.batch.put(layout.epoch_key(name), layout.NUMBER.pack(epoch + 1))
@@ -373,14 +382,15 @@ class EmbeddedBus:
     def _publish(self, group: CommitGroup) -> None:
         self._topics.update(group.topics)
         for partition, gaps in group.gaps.items():
-            partition.gaps, partition.end = gaps, gaps[-1][1]
+            partition.gaps = gaps
+            partition.end = partition.assigned = gaps[-1][1]
             partition.tail = RecentChunks(partition.end)
         for partition, chunk in group.chunks:
             partition.end = chunk.end
             partition.position += chunk.size
             self._tails.add(partition.tail, chunk)
         for partition, trim in group.trims.items():
-            self._compactor.record_trim(
+            self.compactor.record_trim(
                 partition.key(0), partition.key(trim.cut), trim.start.position - partition.start.position
             )
             partition.start, partition.cut = trim
@@ -388,3 +398,4 @@ class EmbeddedBus:
 
     def _on_end(self) -> None:
         self._subscriptions.wake_all()
+        self.ahead.subscriptions.wake_all()

@@ -18,30 +18,30 @@ class Compactor:
         self._db, self._worth_bytes = db, worth_bytes
         self._bytes = 0
         self._ranges: dict[bytes, bytes] = {}
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self._closed = False
 
     def record_trim(self, begin: bytes, end: bytes, size: int) -> None:
         """Records of `size` bytes in this range of keys are deleted; `begin` is always the same for one partition."""
         self._ranges[begin] = end
         self._bytes += size
-        if self._bytes >= self._worth_bytes and self._task is None and not self._closed:
+        if self._bytes >= self._worth_bytes and self.task is None and not self._closed:
             self._start(self._worth_bytes)
 
     async def now(self) -> None:
         """Compact the trimmed ranges, however small."""
-        if self._task is None and self._bytes and not self._closed:
+        if self.task is None and self._bytes and not self._closed:
             self._start(1)
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        if self.task is not None:
+            await asyncio.wait([self.task])
 
     def _start(self, least: int) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(least), name="log compaction")
+        self.task = asyncio.get_running_loop().create_task(self._run(least), name="log compaction")
 
     async def close(self) -> bool:
         """Whether a compaction was running: then all of RocksDB's background work was stopped for good."""
         self._closed = True
-        if (running := self._task) is None:
+        if (running := self.task) is None:
             return False
         await asyncio.to_thread(self._db.cancel_all_background, True)
         await running
@@ -58,4 +58,4 @@ class Compactor:
                 except Exception as error:
                     # Nothing is lost: a later compaction frees the space.
                     log.warning("log: compaction stopped: %s", error, extra={"action": "log_compaction"})
-        self._task = None
+        self.task = None

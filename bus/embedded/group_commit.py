@@ -1,8 +1,10 @@
 """Group commit: all pending requests share one write and one sync; while one group syncs, the next one forms.
 
-    submit -> waiting -> [stage, in order of arrival] -> write -> sync (own thread) -> publish -> answers
+    submit -> stage, in order of arrival -> write -> sync -> publish -> answers
 
-Nothing of a group is visible before its sync. A failed group is the last one: only reopening the log shows whether it
+Only masters see anything of a group before its sync (`bus/embedded/ahead.py`): their commits for it are part of this
+group or of a later one. One group is written and synced at a time, as one record of RocksDB's write-ahead log:
+`bus/embedded/wal.py` and `LogSync` rely on it. A failed group is the last one: only reopening the log shows whether it
 is on disk.
 """
 
@@ -10,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import SimpleQueue
-from threading import Thread
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from rocksdict import Rdict, WriteBatch
@@ -22,11 +22,15 @@ from duemq.bus.base import AppendResult
 from duemq.bus.embedded.chunk import Chunk, cut, pack_chunk
 from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic
+from duemq.bus.embedded.sync.aio import Aio
+from duemq.bus.embedded.sync.log_sync import LogSync
 from duemq.model.errors import DuemqError, StoreFailed, Unavailable
 from duemq.model.rocksdb_errors import translate
 
 # A group of this size takes no further requests, to bound what one write copies, and how long it holds the GIL.
 GROUP_BYTES = 8 << 20
+# Requests that wait for a cycle are written without it after this time: their shard may have no master now.
+HOLD_S = 0.005
 
 T = TypeVar("T")
 
@@ -38,40 +42,69 @@ class Trim(NamedTuple):
     cut: int
 
 
+Answer = tuple[asyncio.Future[Any], Any]
+"""A request of a group, and what its stage returned."""
+
+
+class Growth(NamedTuple):
+    """Frames that a group appends to a partition at one time (ms), and their lengths. `first`: the offset of the first
+    one."""
+
+    first: int
+    timestamp: int
+    frames: list[bytes]
+    lengths: list[int]
+
+
 class CommitGroup:
     """What one write and one sync make durable, and what is published after that."""
 
-    def __init__(self, timestamp: int) -> None:
-        self.timestamp = timestamp
+    def __init__(self) -> None:
+        self.timestamp = 0  # of the request that is being staged: a group may be open for some ms
         self.batch = WriteBatch(raw_mode=True)
         self.bytes = 0
         self.topics: dict[str, LogTopic] = {}
         self.trims: dict[LogPartition, Trim] = {}
         self.gaps: dict[LogPartition, tuple[tuple[int, int], ...]] = {}
         self.chunks: list[tuple[LogPartition, Chunk]] = []
-        self.answers: list[tuple[asyncio.Future[Any], Any]] = []
-        self._growth: dict[LogPartition, tuple[list[bytes], list[int]]] = {}
+        self.answers: list[Answer] = []
+        self.held_answers: list[Answer] = []  # given last: then the cycle has answered the commands already
+        self.held = True  # whether all requests wait for a cycle
+        self._growth: dict[LogPartition, list[Growth]] = {}
 
     def append(self, partition: LogPartition, frames: Sequence[bytes]) -> AppendResult:
-        group_frames, lengths = self._growth.setdefault(partition, ([], []))
-        first = partition.end + len(group_frames)
-        frame_lengths = list(map(len, frames))
-        group_frames += frames
-        lengths += frame_lengths
-        self.bytes += sum(frame_lengths)
+        growths = self._growth.setdefault(partition, [])
+        if not growths or growths[-1].timestamp != self.timestamp:
+            growths.append(Growth(partition.assigned, self.timestamp, [], []))
+        growth = growths[-1]
+        first, lengths = partition.assigned, list(map(len, frames))
+        partition.assigned += len(lengths)
+        growth.frames.extend(frames)
+        growth.lengths.extend(lengths)
+        self.bytes += sum(lengths)
         return AppendResult(first, self.timestamp)
 
+    def staged(self, partition: LogPartition) -> Iterator[Chunk]:
+        """The frames that the group appends to a partition, as chunks without positions."""
+        for first, timestamp, frames, lengths in self._growth.get(partition, ()):
+            yield Chunk(first, timestamp, 0, frames, sum(lengths))
+
     def seal(self) -> None:
-        """Turn the appended frames into chunks, which requests to the same partition share."""
-        for partition, (frames, lengths) in self._growth.items():
-            if frames:
-                for chunk, sizes in cut(frames, lengths, partition.end, self.timestamp, partition.position):
-                    self.batch.put(partition.key(chunk.first), pack_chunk(chunk, sizes))
-                    self.chunks.append((partition, chunk))
+        """Turn the appended frames into chunks, which requests to the same partition share. The group before must be
+        published."""
+        for partition, growths in self._growth.items():
+            position = partition.position
+            for first, timestamp, frames, lengths in growths:
+                if frames:
+                    for chunk, sizes in cut(frames, lengths, first, timestamp, position):
+                        self.batch.put(partition.key(chunk.first), pack_chunk(chunk, sizes))
+                        self.chunks.append((partition, chunk))
+                    position += sum(lengths)
 
 
 class GroupCommit:
-    """`begin` makes an empty group, `publish` shows a durable one to readers, `on_end` is called once it failed.
+    """`clock` returns epoch ms and never goes back, `publish` shows a durable group to readers, `on_end` is called once
+    one failed.
 
     `failpoint` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
     """
@@ -79,25 +112,25 @@ class GroupCommit:
     def __init__(
         self,
         db: Rdict,
-        begin: Callable[[], CommitGroup],
+        clock: Callable[[], int],
         publish: Callable[[CommitGroup], None],
         on_end: Callable[[], None],
         failpoint: Callable[[str], None] | None,
+        aio: Callable[[], Aio | None],
     ) -> None:
-        self._db, self._begin, self._publish, self._on_end = db, begin, publish, on_end
+        self._db, self._clock, self._publish, self._on_end = db, clock, publish, on_end
         self._failpoint = failpoint
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()
-        self._busy = False
-        self._soon: asyncio.Handle | None = None  # starts the next group
+        self._open: CommitGroup | None = None  # takes requests
+        self._in_sync: CommitGroup | None = None
+        self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()  # not staged yet
+        self._soon: asyncio.Handle | None = None  # writes the next group
+        self._hold: asyncio.TimerHandle | None = None  # does so if no cycle comes
         self._idle = asyncio.Event()
         self._idle.set()
         self._failure = ""
         self._closed = False
-        # An executor's futures would cost more than the sync: a queue and a thread are enough.
-        self._to_sync: SimpleQueue[CommitGroup | None] = SimpleQueue()
-        self._syncer = Thread(target=self._sync, name="duemq-log-sync", daemon=True)
-        self._syncer.start()
+        self._sync = LogSync(db, self._after_sync, aio)
 
     @property
     def failed(self) -> bool:
@@ -110,45 +143,81 @@ class GroupCommit:
         if self._failure:
             raise StoreFailed(f"the log accepts no requests until it is reopened: {self._failure}")
 
-    async def submit(self, stage: Callable[[CommitGroup], T], *, at_once: bool = False) -> T:
+    async def submit(
+        self, stage: Callable[[CommitGroup], T], *, at_once: bool = False, held: bool = False, settled: bool = False
+    ) -> T:
         """Return the result of `stage` once its group is durable.
 
         Requests of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn
-        takes milliseconds, and a shard's cycle is large enough.
+        takes milliseconds, and a shard's cycle is large enough. A group of requests that are `held` is written at the
+        next request that is not, such as the cycle that they wait for. `settled`: the stage depends on the state that
+        earlier groups publish, so no group may be in sync.
 
         A DuemqError of `stage` goes to the caller alone: it must be raised before anything was added to the group.
         """
         self.check()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._waiting.append((stage, future))
-        if not self._busy:
-            self._busy = True
-            self._idle.clear()
-            self._soon = self._loop.call_soon(self._write)
-        if at_once and self._soon is not None:
-            self._soon.cancel()
-            self._write()
+        self._idle.clear()
+        if settled or self._waiting or (self._open is not None and self._open.bytes >= GROUP_BYTES):
+            self._waiting.append((stage, future))
+            held = False
+        else:
+            group = self._open = self._open or CommitGroup()
+            try:
+                self._stage(group, stage, future, held=held)
+            except Exception as error:
+                self._fail(group, error)
+                self.check()
+            group.held &= held
+        if self._in_sync is None:
+            if at_once:
+                self._write()
+            else:
+                self._write_soon(held=held)
         return await future
+
+    def staged(self, partition: LogPartition) -> Iterator[Chunk]:
+        """The frames of a partition that are not durable yet, in order."""
+        for group in (self._in_sync, self._open):
+            if group is not None:
+                yield from group.staged(partition)
 
     async def close(self) -> None:
         """Refuse new requests, finish pending ones. Idempotent."""
         self._closed = True
         await self._idle.wait()
-        self._to_sync.put(None)
-        self._syncer.join()
+        self._sync.close()
         self._on_end()
 
+    def _stage(
+        self, group: CommitGroup, stage: Callable[[CommitGroup], T], future: asyncio.Future[T], *, held: bool
+    ) -> None:
+        answers = group.held_answers if held else group.answers
+        group.timestamp = self._clock()
+        try:
+            answers.append((future, stage(group)))
+        except DuemqError as error:
+            future.set_exception(error)
+
+    def _write_soon(self, *, held: bool) -> None:
+        if self._soon is not None:
+            return
+        if not held:
+            self._soon = self._loop.call_soon(self._write)
+        elif self._hold is None:
+            self._hold = self._loop.call_later(HOLD_S, self._write)
+
     def _write(self) -> None:
-        self._soon = None
-        group = self._begin()
+        for handle in (self._soon, self._hold):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._hold = None
+        group, self._open = self._open or CommitGroup(), None
         try:
             while self._waiting and group.bytes < GROUP_BYTES:
                 stage, future = self._waiting[0]
                 if not future.cancelled():
-                    try:
-                        group.answers.append((future, stage(group)))
-                    except DuemqError as error:
-                        future.set_exception(error)
+                    self._stage(group, stage, future, held=False)
                 self._waiting.popleft()
             group.seal()
             if group.batch.is_empty():
@@ -160,19 +229,12 @@ class GroupCommit:
         except Exception as error:
             self._fail(group, error)
             return
-        self._to_sync.put(group)
+        self._in_sync = group
+        self._sync.start()
 
-    def _sync(self) -> None:
-        while (group := self._to_sync.get()) is not None:
-            failure: Exception | None = None
-            try:
-                self._db.flush_wal(True)
-            except Exception as error:
-                failure = error
-            with suppress(RuntimeError):  # the loop was closed without closing the bus: there are no waiters
-                self._loop.call_soon_threadsafe(self._after_sync, group, failure)
-
-    def _after_sync(self, group: CommitGroup, failure: Exception | None) -> None:
+    def _after_sync(self, failure: Exception | None) -> None:
+        group, self._in_sync = self._in_sync, None
+        assert group is not None
         try:
             if failure is not None:
                 raise failure
@@ -183,27 +245,29 @@ class GroupCommit:
 
     def _finish(self, group: CommitGroup) -> None:
         self._publish(group)
-        for future, answer in group.answers:
+        for future, answer in chain(group.answers, group.held_answers):
             if not future.done():
                 future.set_result(answer)
-        if self._waiting:
+        if self._open is not None or self._waiting:
             # Not at once: answered callers may have more for the next group.
-            self._soon = self._loop.call_soon(self._write)
+            self._write_soon(held=self._open is not None and self._open.held and not self._waiting)
         else:
-            self._busy = False
             self._idle.set()
 
     def _fail(self, group: CommitGroup, cause: Exception) -> None:
         error = translate("writing the log", cause)
         self._failure = str(error)
-        for future in [future for future, _ in group.answers] + [future for _, future in self._waiting]:
+        staged = [group] if self._open is None else [group, self._open]
+        answers = chain.from_iterable(chain(one.answers, one.held_answers) for one in staged)
+        for future in chain((future for future, _ in answers), (future for _, future in self._waiting)):
             if not future.done():
                 failure = type(error)(self._failure)
                 failure.__cause__ = cause
                 future.set_exception(failure)
         self._waiting.clear()
-        self._busy = False
-        self._idle.set()
+        self._open = None
+        if self._in_sync is None:
+            self._idle.set()
         self._on_end()
 
     def _step(self, name: str) -> None:

@@ -18,11 +18,25 @@ class LogPartition:
     """The durable part of one partition: offsets `start` to `end`.
 
     `cut`: the log holds nothing below this offset (between it and `start` lies the trimmed part of a chunk).
-    `position`: the bytes of all frames ever appended. `gaps`: offsets that are never used, as first offset and end, in
+    `assigned`: the next offset to assign; those from `end` on are not durable yet. `position`: the bytes of all durable
+    frames ever appended. `gaps`: offsets that are never used, as first offset and end, in
     order.
     """
 
-    __slots__ = ("cut", "end", "gaps", "gaps_key", "name", "number", "position", "prefix", "start", "start_key", "tail")
+    __slots__ = (
+        "assigned",
+        "cut",
+        "end",
+        "gaps",
+        "gaps_key",
+        "name",
+        "number",
+        "position",
+        "prefix",
+        "start",
+        "start_key",
+        "tail",
+    )
 
     def __init__(
         self, topic: str, topic_number: int, number: int, start: PartitionStart, gaps: tuple[tuple[int, int], ...] = ()
@@ -33,7 +47,8 @@ class LogPartition:
         self.start_key, self.gaps_key = layout.start_key(topic_number, number), layout.gaps_key(topic_number, number)
         self.start, self.cut = start, 0
         self.gaps = gaps
-        self.end, self.position = self.skip(start.offset), start.position
+        self.position = start.position
+        self.end = self.assigned = self.skip(start.offset)
         self.tail = RecentChunks(self.end)
 
     def key(self, offset: int) -> bytes:
@@ -98,7 +113,7 @@ def _load_partition(db: Rdict, topic: str, topic_number: int, at: int) -> tuple[
         head = read_head(value)
     except ValueError as error:
         raise CorruptStore(f"topic {topic!r}, partition {at}, offset {first}: {error}") from error
-    partition.end = partition.skip(first + head.frames)
+    partition.end = partition.assigned = partition.skip(first + head.frames)
     partition.position = head.position + head.size
     partition.tail = RecentChunks(partition.end)
     return partition, max(start.timestamp, head.timestamp)

@@ -71,33 +71,33 @@ class KafkaBus:
         failpoint: Failpoint = no_failpoint,
         abandoned: Collection[str] = (),
     ) -> None:
-        self._options, self._clock, self._failpoint = options, clock, failpoint
+        self.options, self._clock, self._failpoint = options, clock, failpoint
         self._abandoned = {options.transactional_id(name): name for name in abandoned}
         self._end_reason: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
-        self._wire = Wire(options.client())
-        self._ends = LogEnds()
-        self._catalog = Catalog(self._wire, self._drop_topic)
-        self._maker = TopicMaker(self._wire, self._catalog, options)
-        self._own_topics = OwnTopics(self._wire, self._catalog, self._maker, self._begin_again)
-        self._own = self._own_topics.partitions
+        self.wire = Wire(options.client())
+        self.ends = LogEnds()
+        self.catalog = Catalog(self.wire, self._drop_topic)
+        self._maker = TopicMaker(self.wire, self.catalog, options)
+        self._own_topics = OwnTopics(self.wire, self.catalog, self._maker, self._begin_again)
+        self.own = self._own_topics.partitions
         self._incarnations: Counter[str] = Counter()
-        self._fetcher = Fetcher(
-            self._wire, options.buffer_bytes, self.subscriptions.wake, self._ends.end_of, self._own_topics.doubt
+        self.fetcher = Fetcher(
+            self.wire, options.buffer_bytes, self.subscriptions.wake, self.ends.end_of, self._own_topics.doubt
         )
-        self._reader = BrokerReader(self._wire, self._saw_end)
-        self._watch = Watch(self._wire, self._catalog, self._saw_end)
-        self._consumer_offsets = ConsumerOffsets(self._wire, options.names.cursors)
-        self._producers = PartitionProducers(self._wire)
+        self._reader = BrokerReader(self.wire, self._saw_end)
+        self._watch = Watch(self.wire, self.catalog, self._saw_end)
+        self.consumer_offsets = ConsumerOffsets(self.wire, options.names.cursors)
+        self._producers = PartitionProducers(self.wire)
         # A broker answers one request of a producer at a time, and a producer fails as a whole. A slow or refusing
         # topic must not delay commands.
-        self._commands, self._administrative, self._to_topics = (
-            Appender(options, self._catalog, self._on_end, clock) for _ in range(3)
+        self.commands, self._administrative, self.to_topics = (
+            Appender(options, self.catalog, self._on_end, clock) for _ in range(3)
         )
-        self._probe = ClockProbe(clock)
-        self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
-        self._blocked = BlockedPartitions(
-            self._wire, self._producers, self._own, clock, self._abandoned, self._end_abandoned
+        self.clock_probe = ClockProbe(clock)
+        self._clock_topic = ClockTopic(self.wire, self._maker, options, clock)
+        self.blocked_partitions = BlockedPartitions(
+            self.wire, self._producers, self.own, clock, self._abandoned, self._end_abandoned
         )
         self._committers: dict[str, KafkaCommitter] = {}
         self._decisions: defaultdict[str, Decisions] = defaultdict(Decisions)
@@ -119,18 +119,18 @@ class KafkaBus:
         Raises BadConfig if the brokers refuse us or a setting cannot work, Unavailable if they are out of reach.
         """
         bus = cls(options, clock, failpoint, abandoned)
-        await bus._wire.open()
+        await bus.wire.open()
         try:
-            await bus._commands.open()
+            await bus.commands.open()
         except BaseException:
-            await bus._wire.close()
+            await bus.wire.close()
             raise
         for work, name in (
-            (bus._fetcher.run(), "kafka tails"),
+            (bus.fetcher.run(), "kafka tails"),
             (bus._watch.run(), "kafka watch"),
-            (bus._wire.keep_asking(), "kafka ping"),
+            (bus.wire.keep_asking(), "kafka ping"),
             (bus._own_topics.run(), "kafka own topics"),
-            (bus._blocked.run(), "kafka blocked partitions"),
+            (bus.blocked_partitions.run(), "kafka blocked partitions"),
         ):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(bus._on_task_end)
@@ -139,16 +139,20 @@ class KafkaBus:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> KafkaBus:
+        return self
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         self._check()
         batches = {where: frames for where, frames in batches.items() if frames}
         for (topic, partition), frames in batches.items():
-            metadata = await recall_before_append(self._catalog, topic)
-            if metadata is None and topic in self._own:
+            metadata = await recall_before_append(self.catalog, topic)
+            if metadata is None and topic in self.own:
                 raise Unavailable(_GONE.format(topic))
             _check_frames(topic, partition, metadata, frames)
         self._check()
-        ends = {where: self._ends.end_of(where) for where in batches if where[0] in self._own_topics.vital}
+        ends = {where: self.ends.end_of(where) for where in batches if where[0] in self._own_topics.vital}
         parts: defaultdict[Appender, dict[Partition, Sequence[bytes]]] = defaultdict(dict)
         for where, frames in batches.items():
             parts[self._appender_to(where[0])][where] = frames
@@ -159,7 +163,7 @@ class KafkaBus:
             appends = [appender.append(part) for appender, part in parts.items()]
             outcomes = dict(ChainMap(*map(dict, await asyncio.gather(*appends))))
         results = join_outcomes(outcomes)
-        self._wire.record_answer()
+        self.wire.record_answer()
         for where, end in ends.items():
             if results[where].first_offset < end:  # no shard reads the record there
                 self._end_reason = LogFailed(
@@ -170,9 +174,9 @@ class KafkaBus:
         return results
 
     def _appender_to(self, topic: str) -> Appender:
-        if topic not in self._own:
-            return self._to_topics
-        return self._commands if topic in self._own_topics.vital else self._administrative
+        if topic not in self.own:
+            return self.to_topics
+        return self.commands if topic in self._own_topics.vital else self._administrative
 
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> KafkaCommitter:
         self._check()
@@ -181,8 +185,8 @@ class KafkaBus:
             if older is not None:
                 await older.retire()
             committer = KafkaCommitter(
-                name, self._options, self._wire, self._catalog, self._own, self._producers, written, self._clock,
-                self._on_commit, self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
+                name, self.options, self.wire, self.catalog, self.own, self._producers, written, self._clock,
+                self._on_commit, self._decisions[name], await uses_v2(self.options, self.wire), self._failpoint,
             )  # fmt: skip
             self._committers[name] = committer
             await committer.open()
@@ -196,17 +200,17 @@ class KafkaBus:
     ) -> list[StoredRecord]:
         self._check()
         where = (topic, partition)
-        if topic not in self._own:
+        if topic not in self.own:
             if not await self._exists(topic, partition):
                 return []
-            return await self._reader.read(where, offset, max_records, max_bytes, self._ends.end_of(where))
-        if not 0 <= partition < self._own[topic]:
+            return await self._reader.read(where, offset, max_records, max_bytes, self.ends.end_of(where))
+        if not 0 <= partition < self.own[topic]:
             return []
         while True:
-            in_memory = self._fetcher.read(where, offset, max_records, max_bytes)
+            in_memory = self.fetcher.read(where, offset, max_records, max_bytes)
             if in_memory is not None:
                 return in_memory
-            first = self._fetcher.first(where)
+            first = self.fetcher.first(where)
             records = await self._reader.read(where, offset, max_records, max_bytes, first)
             if records:
                 return records
@@ -217,58 +221,58 @@ class KafkaBus:
         where = (topic, partition)
         if not await self._exists(topic, partition):
             return 0
-        own = self._ends.end_of(where)
+        own = self.ends.end_of(where)
         for attempt in range(_PATIENCE):
-            end = (await self._wire.offsets([where], LATEST))[where]
+            end = (await self.wire.offsets([where], LATEST))[where]
             if end >= own:
                 self._saw_end(where, end)
                 return end
             # Committed here, but not visible yet: the broker is still writing the transaction's markers, or is a former
             # leader that does not know it.
             if attempt == _PATIENCE // 2:
-                await self._wire.refresh()
+                await self.wire.refresh()
             await asyncio.sleep(_SOON_S)
-        if topic not in self._own:  # commits to duemq's own topics stay committed, and `Fetcher` relies on it
-            self._ends.set(where, end)  # another client's older transaction is open, or the topic was recreated
+        if topic not in self.own:  # commits to duemq's own topics stay committed, and `Fetcher` relies on it
+            self.ends.set(where, end)  # another client's older transaction is open, or the topic was recreated
         return end
 
     async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
         self._check()
         if not await self._exists(topic, partition):
             return 0
-        return await self._wire.sure_end((topic, partition), committed=committed)
+        return await self.wire.sure_end((topic, partition), committed=committed)
 
     async def start_offset(self, topic: str, partition: int) -> int:
         self._check()
         if not await self._exists(topic, partition):
             return 0
-        return (await self._wire.offsets([(topic, partition)], EARLIEST))[topic, partition]
+        return (await self.wire.offsets([(topic, partition)], EARLIEST))[topic, partition]
 
     async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
         self._check()
         if not await self._exists(topic, partition):
             return 0
         where = (topic, partition)
-        young = (await self._wire.offsets([where], timestamp))[where]
-        return young if young >= 0 else (await self._wire.offsets([where], LATEST))[where]
+        young = (await self.wire.offsets([where], timestamp))[where]
+        return young if young >= 0 else (await self.wire.offsets([where], LATEST))[where]
 
     def reach(self, topic: str, partition: int) -> int:
         self._check()
         where = (topic, partition)
-        return self._fetcher.reach(where) if topic in self._own else self._ends.end_of(where)
+        return self.fetcher.reach(where) if topic in self.own else self.ends.end_of(where)
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         self._check()
         inner = self.subscriptions.add(topic, partition)
-        if topic not in self._own:
+        if topic not in self.own:
             return WatchedSubscription(inner, self._watch, (topic, partition))
-        partitions = [(topic, each) for each in (range(self._own[topic]) if partition is None else (partition,))]
+        partitions = [(topic, each) for each in (range(self.own[topic]) if partition is None else (partition,))]
         for where in partitions:
-            self._fetcher.follow(where, self._ends.find(where))
+            self.fetcher.follow(where, self.ends.find(where))
 
         def want() -> None:
             for where in partitions:
-                self._fetcher.want(where)
+                self.fetcher.want(where)
 
         return FollowedSubscription(inner, want)
 
@@ -278,14 +282,14 @@ class KafkaBus:
         self._check()
         if not 1 <= partitions <= 0xFFFF:
             raise ValueError(f"a topic has 1 to 65535 partitions, not {partitions}")
-        await self._maker.ensure(topic, partitions, settings_of_topic(self._options))
+        await self._maker.ensure(topic, partitions, settings_of_topic(self.options))
         return await self._info(topic)
 
     async def create_log(
         self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
     ) -> TopicInfo:
         self._check()
-        settings = settings_of_own(self._options, None if expires else NEVER)
+        settings = settings_of_own(self.options, None if expires else NEVER)
         make = self._own_topics.make if vital else self._own_topics.offer
         return await make(topic, partitions, settings)
 
@@ -294,53 +298,53 @@ class KafkaBus:
 
     def topic_state(self, topic: str) -> TopicState | None:
         self._check()
-        metadata = self._catalog.lately(topic)
+        metadata = self.catalog.lately(topic)
         return None if metadata is None else metadata.topic_state
 
     async def look_up_topics(self, topics: Collection[str]) -> None:
         self._check()
-        await self._catalog.refresh(topics)
-        if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
+        await self.catalog.refresh(topics)
+        if len(topics) == 1 and (denied := self.catalog.denied.intersection(topics)):
             (topic,) = denied
             raise WriteRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         self._check()
-        return await self._wire.retry(lambda: topic_ids(self._wire.client, topics))
+        return await self.wire.retry(lambda: topic_ids(self.wire.client, topics))
 
     def misfits(self) -> Mapping[str, str]:
         return {topic: why for (topic, _), why in self.troubles().items()} | self._own_topics.misfits
 
     def blocked(self) -> Mapping[Partition, BlockingTransaction]:
-        return self._blocked.now
+        return self.blocked_partitions.now
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
-        if topic not in await self._catalog.refresh([topic]):
+        if topic not in await self.catalog.refresh([topic]):
             return None
         info = await self._info(topic)
-        if info.trouble and topic in self._own:
+        if info.trouble and topic in self.own:
             raise LogFailed(f"topic {topic!r}: {info.trouble}")
         return info
 
     async def topics(self) -> list[TopicInfo]:
         self._check()
-        own = self._options.names.own
-        return await self._catalog.infos([topic for topic in await self._catalog.refresh() if own(topic) is not None])
+        own = self.options.names.own
+        return await self.catalog.infos([topic for topic in await self.catalog.refresh() if own(topic) is not None])
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         self._check()
         if await self._exists(topic, partition):
-            end = (await self._wire.offsets([(topic, partition)]))[topic, partition]
+            end = (await self.wire.offsets([(topic, partition)]))[topic, partition]
             await self._cut({(topic, partition): min(before_offset, end)})
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         self._check()
-        metadata = (await self._catalog.find([topic])).get(topic)
+        metadata = (await self.catalog.find([topic])).get(topic)
         if metadata is not None:
             partitions = [(topic, partition) for partition in range(metadata.partitions)]
-            young = await self._wire.offsets(partitions, timestamp)
-            ends = await self._wire.offsets(partitions, LATEST)
+            young = await self.wire.offsets(partitions, timestamp)
+            ends = await self.wire.offsets(partitions, LATEST)
             await self._cut({where: offset if offset >= 0 else ends[where] for where, offset in young.items()})
 
     async def reclaim(self) -> None:
@@ -348,25 +352,25 @@ class KafkaBus:
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
-        return await self._consumer_offsets.get(topic, consumer)
+        return await self.consumer_offsets.get(topic, consumer)
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         self._check()
-        await self._consumer_offsets.put(topic, consumer, cursor)
+        await self.consumer_offsets.put(topic, consumer, cursor)
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         self._check()
         if offsets:  # Kafka keeps no offsets of a missing topic
-            await self._consumer_offsets.begin_group(topic, group, offsets)
+            await self.consumer_offsets.begin_group(topic, group, offsets)
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
         self._check()
-        return await self._consumer_offsets.group_position(topic, group, partition)
+        return await self.consumer_offsets.group_position(topic, group, partition)
 
     async def readers(self, topic: str) -> list[str]:
         self._check()
         info = await self.topic(topic)
-        return await self._consumer_offsets.readers(topic, info.partitions) if info else []
+        return await self.consumer_offsets.readers(topic, info.partitions) if info else []
 
     # --- status ---------------------------------------------------------------------------------------------------
 
@@ -377,14 +381,14 @@ class KafkaBus:
         return 0  # the log is on the brokers' disks
 
     def trouble(self) -> str | None:
-        return str(self._end_reason) if self._end_reason is not None else self._wire.trouble()
+        return str(self._end_reason) if self._end_reason is not None else self.wire.trouble()
 
     def troubles(self) -> Mapping[Partition, str]:
-        return self._fetcher.troubles() | self._own_topics.unled()
+        return self.fetcher.troubles() | self._own_topics.unled()
 
     async def clock_offset_ms(self) -> float:
         self._check()
-        return await self._probe.measure(self._clock_topic.ask)
+        return await self.clock_probe.measure(self._clock_topic.ask)
 
     async def close(self) -> None:
         if self._closing is None:
@@ -397,13 +401,13 @@ class KafkaBus:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._catalog.close()
+        await self.catalog.close()
         writers: list[Appender | KafkaCommitter] = [
-            self._commands, self._administrative, self._to_topics, *self._committers.values()
+            self.commands, self._administrative, self.to_topics, *self._committers.values()
         ]  # fmt: skip
         parts = [writer.close() for writer in writers]
         outcomes = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
-        outcomes += await asyncio.gather(self._wire.close(), return_exceptions=True)
+        outcomes += await asyncio.gather(self.wire.close(), return_exceptions=True)
         for error in outcomes:
             if error is not None:
                 log.warning("closing the kafka bus: %r", error, extra={"action": "kafka_close"})
@@ -434,22 +438,22 @@ class KafkaBus:
 
     async def _exists(self, topic: str, partition: int) -> bool:
         """Raises LogFailed if one of duemq's own topics is missing: an empty answer would be wrong."""
-        metadata = await self._catalog.recall(topic)
-        if metadata is None and topic in self._own:
+        metadata = await self.catalog.recall(topic)
+        if metadata is None and topic in self.own:
             raise LogFailed(_GONE.format(topic))
         return metadata is not None and 0 <= partition < metadata.partitions
 
     async def _info(self, topic: str) -> TopicInfo:
-        infos = await self._catalog.infos([topic])
+        infos = await self.catalog.infos([topic])
         if not infos:
             raise UnknownTopic(topic)
         return infos[0]
 
     async def _cut(self, before: dict[Partition, int]) -> None:
-        await self._wire.cut(before)
+        await self.wire.cut(before)
         for where, offset in before.items():
             self._reader.drop(where)
-            self._fetcher.trim(where, offset)
+            self.fetcher.trim(where, offset)
 
     def _begin_again(self, topic: str) -> None:
         """A topic of duemq that is not vital was replaced: its readers begin at its start."""
@@ -458,39 +462,39 @@ class KafkaBus:
             extra={"action": "made_again", "topic": topic},
         )  # fmt: skip
         self._incarnations[topic] += 1
-        self._ends.forget(topic)
+        self.ends.forget(topic)
         self._reader.forget(topic)
-        self._fetcher.restart(topic)
-        self.subscriptions.wake([(topic, partition) for partition in range(self._own[topic])])
+        self.fetcher.restart(topic)
+        self.subscriptions.wake([(topic, partition) for partition in range(self.own[topic])])
 
     def _drop_topic(self, topic: str) -> None:
         """A later topic of that name has other ends and other records."""
-        if topic not in self._own:
-            self._ends.forget(topic)
+        if topic not in self.own:
+            self.ends.forget(topic)
             self._reader.forget(topic)
 
     def _on_end(self, where: Partition, end: int) -> None:
-        before = self._ends.find(where)
+        before = self.ends.find(where)
         if before is None or end > before:
-            self._ends.set(where, end)
+            self.ends.set(where, end)
             # Readers of a followed partition are woken when its frames arrive.
-            if not self._fetcher.follows(where):
+            if not self.fetcher.follows(where):
                 self.subscriptions.wake((where,))
 
     def _saw_end(self, where: Partition, end: int) -> None:
         """Note a partition's end from the broker. The first time, it is unknown whether it grew."""
-        if self._ends.find(where) is None:
-            self._ends.set(where, end)
+        if self.ends.find(where) is None:
+            self.ends.set(where, end)
         else:
             self._on_end(where, end)
 
     def _on_commit(self, results: AppendResults, before: int, after: int) -> None:
-        self._wire.record_answer()
+        self.wire.record_answer()
         for where, batch in results.items():
             # If its first frame can be read, all can.
             self._on_end(where, batch.first_offset + 1)
-            if where[0] in self._own:
-                self._probe.sample(batch.timestamp, before, after)
+            if where[0] in self.own:
+                self.clock_probe.sample(batch.timestamp, before, after)
 
 
 def _check_frames(topic: str, partition: int, metadata: TopicMetadata | None, frames: Sequence[bytes]) -> None:

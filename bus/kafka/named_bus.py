@@ -56,7 +56,11 @@ class NamedBus:
     def _info(self, info: TopicInfo) -> TopicInfo:
         return replace(info, name=self._names.own(info.name) or info.name)
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> NamedBus:
+        return self
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         with self._errors():
             return self._by_own_name(await self._inner.append(self._batches(batches)))
 

@@ -29,8 +29,8 @@ class BlockingConsumer:
     def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
         """Raises what `Consumer` raises."""
         self.options = options or ConsumerOptions()
-        self._consumer = Consumer(group, bootstrap, self.options)
-        self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix=f"duemq-{group}")
+        self.consumer = Consumer(group, bootstrap, self.options)
+        self.threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix=f"duemq-{group}")
         self._lock = Lock()
         self._stop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._stopped = False
@@ -38,7 +38,7 @@ class BlockingConsumer:
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """See `Consumer.counts`."""
-        return dict(self._consumer.counts)
+        return dict(self.consumer.counts)
 
     def on(self, topic: str, tags: str = ALL, *, timeout_s: float | None = None) -> Callable[[H], H]:
         """See `Consumer.on`."""
@@ -66,18 +66,18 @@ class BlockingConsumer:
         async def in_thread(message: Message) -> None:
             queued.add(message)
             try:
-                await asyncio.get_running_loop().run_in_executor(self._threads, begin, message)
+                await asyncio.get_running_loop().run_in_executor(self.threads, begin, message)
             finally:
                 queued.discard(message)
 
-        self._consumer.add(topic, in_thread, tags, timeout_s=timeout_s, queued=queued.__contains__)
+        self.consumer.add(topic, in_thread, tags, timeout_s=timeout_s, queued=queued.__contains__)
 
     def run(self) -> None:
         """Work until SIGINT or SIGTERM (in the main thread), or until another thread calls `stop`. Call it once."""
         try:
             asyncio.run(self._run())
         finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self.threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self) -> None:
         stop = asyncio.Event()
@@ -85,7 +85,7 @@ class BlockingConsumer:
             self._stop = asyncio.get_running_loop(), stop
             if self._stopped:
                 return
-        await self._consumer.run(stop)
+        await self.consumer.run(stop)
 
     def stop(self) -> None:
         """Let `run` finish the messages in handlers and return. Callable from any thread, also before `run`."""

@@ -92,7 +92,7 @@ class Consumer:
         self._log = log
         self._watcher = watcher
         self._retry = retry_topic(group)
-        self._routes = Routes()
+        self.routes = Routes()
         self._trackers: dict[Partition, OffsetTracker] = {}
         self._pool = WorkerPool(self, self.options.concurrency, self.options.keys_at_once)
         self._in_place = self.options.ordered or self.options.broadcasting
@@ -101,7 +101,7 @@ class Consumer:
         self._idle_s = min(_IDLE_S, self.options.kafka.get("max_poll_interval_ms", _MAX_POLL_MS) / 3_000)
         self._saving, self._saves_soon = asyncio.Lock(), self.options.commit_pause_s > 0
         self._leaving: set[asyncio.Task[None]] = set()  # for partitions that move to other members
-        self._source: MessageSource | None = None
+        self.source: MessageSource | None = None
         self._running: asyncio.Task[None] | None = None
         self._pulling: asyncio.Task[None] | None = None
         self._again_at_s = 0.0
@@ -133,12 +133,12 @@ class Consumer:
         if not inspect.iscoroutinefunction(inspect.unwrap(handler)):
             raise Rejected("bad_handler", f"{handler!r} is not `async def`; use BlockingConsumer", "handler")
         route = Route(handler, self.options.timeout_s if timeout_s is None else timeout_s, queued)
-        self._routes.add(topic, TagFilter.parse(tags), route)
+        self.routes.add(topic, TagFilter.parse(tags), route)
 
     @property
     def subscription(self) -> dict[str, str]:
         """Topics, with their tags."""
-        return self._routes.subscription
+        return self.routes.subscription
 
     @property
     def in_hand(self) -> int:
@@ -153,7 +153,7 @@ class Consumer:
     @property
     def counts(self) -> Counter[tuple[str, str]]:
         """Messages by topic and outcome: `done`, `retried`, `dead`, `skipped` (by the tag filter)."""
-        done = {(topic, "done"): count for topic, count in self._routes.done.items()}
+        done = {(topic, "done"): count for topic, count in self.routes.done.items()}
         return Counter(dict(self._counts)) + Counter(done)  # an atomic copy: metrics are read in another thread
 
     @property
@@ -168,11 +168,11 @@ class Consumer:
     def lag(self) -> int | None:
         """Messages of this member's partitions that are not done; None while unknown. On Kafka, transaction markers
         count, too."""
-        if self._source is None or not self._trackers:
+        if self.source is None or not self._trackers:
             return None
         undone = 0
         for partition, tracker in self._trackers.items():
-            if (end := self._source.end(partition)) is None:
+            if (end := self.source.end(partition)) is None:
                 return None
             undone += tracker.undone(end)
         return undone
@@ -199,12 +199,12 @@ class Consumer:
     async def start(self) -> None:
         """Join the group and start. Raises Rejected if this Kafka has no duemq, and aiokafka's errors."""
         options = self.options
-        if not self._routes:
+        if not self.routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
         own = [] if options.broadcasting else [self._retry]
         try:
             source = await self._log.open(self.subscription, own, self._gained, self._lost, self._report_mismatches)
-            self._source = source
+            self.source = source
             self._running = asyncio.create_task(self._work(), name=f"consumer-{self.group}")
             await source.start()
         except BaseException:
@@ -217,9 +217,9 @@ class Consumer:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pool.run(), name="worker pool")
                 await self._started.wait()
-                assert self._source is not None
-                self._pulling = group.create_task(_lasting(self._pull(self._source)), name="pull")
-                group.create_task(_lasting(self._save_often(self._source)), name="offsets")
+                assert self.source is not None
+                self._pulling = group.create_task(_lasting(self._pull(self.source)), name="pull")
+                group.create_task(_lasting(self._save_often(self.source)), name="offsets")
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -251,10 +251,10 @@ class Consumer:
         """
         running, self._running = self._running, None
         if running is None:
-            if self._source is None:
+            if self.source is None:
                 await self._log.close()
             return
-        source, now = self._source, asyncio.get_running_loop().time
+        source, now = self.source, asyncio.get_running_loop().time
         assert source is not None
         until = now() + self.options.stop_s + _LATE_S
         try:
@@ -310,11 +310,11 @@ class Consumer:
                 "consumer of group %s loses partitions while handlers are busy: their messages will come again",
                 self.group, extra={"action": "revoked"},
             )  # fmt: skip
-        if self._source is None:
+        if self.source is None:
             return
         try:
             async with asyncio.timeout(min(max(until - now(), 0) + _LATE_S / 2, _SAVE_S)):
-                await self._save(self._source, trackers)
+                await self._save(self.source, trackers)
         except TimeoutError:
             log.warning(
                 "consumer of group %s cannot store offsets of partitions that it loses: messages will come again",
@@ -379,13 +379,13 @@ class Consumer:
     def _accept(self, partition: Partition, records: list[Any]) -> None:
         tracker = self._tracker(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
-        only = self._routes.only(partition.topic)
+        only = self.routes.only(partition.topic)
         works, times = list[Work](), dict[int, int]()
         total, per_header = 0, header_bytes(records[0].headers)  # adding up all headers would cost too much
         aside, skipped = tracker.aside, 0
         for record in tracker.without_done(records):
             message = Message(record) if not retried else message_of(record, True)
-            route = only or self._routes.of(message, retried)
+            route = only or self.routes.of(message, retried)
             if retried and (now := self.options.instance) and message.origin.instance not in ("", now):
                 route = FORMER
             if route is None:
@@ -408,16 +408,16 @@ class Consumer:
         if self._in_place:
             for offset in aside.came(records[-1].offset, asyncio.get_running_loop().time()):
                 tracker.done(offset)
-        if self._watcher is not None and self._source is not None:
-            self._watcher.pulled(partition, self._source.log_id(partition.topic), list(times), start)
+        if self._watcher is not None and self.source is not None:
+            self._watcher.pulled(partition, self.source.log_id(partition.topic), list(times), start)
         self._counts[partition.topic, "skipped"] += skipped
         self._pool.put(works)
 
     def _tracker(self, partition: Partition, start: int) -> OffsetTracker:
         """The tracker of a partition; `start` is the position of a new one."""
         if (tracker := self._trackers.get(partition)) is None:
-            assert self._source is not None
-            tracker = self._trackers[partition] = OffsetTracker(start, self._source.done(partition))
+            assert self.source is not None
+            tracker = self._trackers[partition] = OffsetTracker(start, self.source.done(partition))
         return tracker
 
     def _key(self, message: Message) -> object:

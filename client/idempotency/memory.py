@@ -14,8 +14,8 @@ class MemoryStore:
     shared = False
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, KeyRow] = {}
-        self._expiries: list[tuple[int, bytes]] = []  # one for each row, and some for removed rows
+        self.rows: dict[bytes, KeyRow] = {}
+        self.expiries: list[tuple[int, bytes]] = []  # one for each row, and some for removed rows
 
     async def begin(
         self,
@@ -28,27 +28,27 @@ class MemoryStore:
         over: str = "",
     ) -> Begun:
         await self.expire(now_ms)
-        row, answer = begin(self._rows.get(key), key, owner, now_ms, lease_ms, keep_ms, at_most_once, over)
+        row, answer = begin(self.rows.get(key), key, owner, now_ms, lease_ms, keep_ms, at_most_once, over)
         self._set(key, row)
         return answer
 
     async def finish(self, key: bytes, owner: str, result: bytes, now_ms: int, keep_ms: int) -> bool:
-        row, done = finish(self._rows.get(key), owner, result, now_ms, keep_ms)
+        row, done = finish(self.rows.get(key), owner, result, now_ms, keep_ms)
         self._set(key, row)
         return done
 
     async def release(self, key: bytes, owner: str) -> bool:
-        row, released = release(self._rows.get(key), owner)
+        row, released = release(self.rows.get(key), owner)
         self._set(key, row)
         return released
 
     async def expire(self, now_ms: int) -> int:
         count = 0
-        while self._expiries and self._expiries[0][0] <= now_ms:
-            _, key = heappop(self._expiries)
-            row = self._rows.get(key)
+        while self.expiries and self.expiries[0][0] <= now_ms:
+            _, key = heappop(self.expiries)
+            row = self.rows.get(key)
             if row is not None and row.expires_ms <= now_ms:
-                del self._rows[key]
+                del self.rows[key]
                 count += 1
         return count
 
@@ -57,9 +57,9 @@ class MemoryStore:
 
     def _set(self, key: bytes, row: KeyRow | None) -> None:
         if row is None:
-            self._rows.pop(key, None)
-        elif row is not self._rows.get(key):
-            self._rows[key] = row
-            heappush(self._expiries, (row.expires_ms, key))
-            if len(self._expiries) > 2 * len(self._rows) + _SPARE:  # mostly from released rows
-                self._expiries = sorted((each.expires_ms, key) for key, each in self._rows.items())
+            self.rows.pop(key, None)
+        elif row is not self.rows.get(key):
+            self.rows[key] = row
+            heappush(self.expiries, (row.expires_ms, key))
+            if len(self.expiries) > 2 * len(self.rows) + _SPARE:  # mostly from released rows
+                self.expiries = sorted((each.expires_ms, key) for key, each in self.rows.items())

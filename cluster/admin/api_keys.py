@@ -84,7 +84,7 @@ class ApiKeys:
         key, text = new_key(name, scopes, now, _expiry_of(fields, now), topics=topics, rate=rate)
         if checked and self.would_close:
             self._check_first(key, fields.get("confirm", True), now)
-        await self._forget(now, by)
+        await self.forget(now, by)
         if self.count >= MAX_KEYS:
             raise Rejected("not_supported", f"there are {MAX_KEYS} keys, including revoked ones, which is the limit")
         await self._put(key, by, 0)
@@ -104,7 +104,7 @@ class ApiKeys:
             await self.admin.change(f"{_KIND}/{key.id}", key.value(), by, version, always=True)
         return self._described(key)
 
-    async def _forget(self, now: int, by: str) -> None:
+    async def forget(self, now: int, by: str) -> None:
         """Remove keys that ended long ago; without room, any ended keys. Never the last key: without a key, every
         caller has access."""
         full = self.count >= MAX_KEYS or self.admin.state.size_bytes > MAX_BYTES - RESERVE_BYTES

@@ -120,15 +120,15 @@ class Trail:
         """Write denials until cancelled, and then once more, which needs the log to be open. While the log accepts
         nothing, denials are kept."""
         try:
-            await Loop("trail", self._flush, expected=_EXPECTED).run()
+            await Loop("trail", self.flush, expected=_EXPECTED).run()
         finally:
             try:
                 async with asyncio.timeout(_LAST_S):
-                    await self._flush()
+                    await self.flush()
             except (TimeoutError, *_EXPECTED) as error:
                 self._lose(self._pop_denied(), error)
 
-    async def _flush(self) -> float:
+    async def flush(self) -> float:
         if entries := self._pop_denied():
             try:
                 await self._append(DENIALS, entries)

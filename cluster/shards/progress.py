@@ -29,12 +29,13 @@ class Progress:
         self.applied = 0
         self._number = -1  # of the last published entry
         self._keep, self._most = keep, most
-        self._recent: dict[int, TimedAnswer] = {}
+        self.recent: dict[int, TimedAnswer] = {}
         self._cycles: deque[list[int]] = deque()
         # Waiters by offset. `_offsets` is a heap of its keys, and for a while of keys without waiters.
-        self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
-        self._offsets: list[int] = []
+        self.waiters: dict[int, set[asyncio.Future[bool]]] = {}
+        self.offsets: list[int] = []
         self._waiting = 0
+        self._called = False  # see `call`
         self._demand: asyncio.Future[None] | None = None  # set while the shard waits for a first waiter
         self._failure: Unavailable | None = None
 
@@ -45,7 +46,8 @@ class Progress:
 
     async def wait_for_waiter(self, timeout_s: float) -> None:
         """Wait until a request waits for an answer, at most for `timeout_s`."""
-        if self._waiting:
+        called, self._called = self._called, False
+        if self._waiting or called:
             return
         loop = asyncio.get_running_loop()
         demand = self._demand = loop.create_future()
@@ -53,8 +55,13 @@ class Progress:
         try:
             await demand
         finally:
-            self._demand = None
+            self._demand, self._called = None, False
             timer.cancel()
+
+    def call(self) -> None:
+        """A request appends a command now, and waits for the answer once that is durable: end the shard's pause."""
+        self._called = True
+        self._release()
 
     def _release(self) -> None:
         if self._demand is not None and not self._demand.done():
@@ -69,34 +76,34 @@ class Progress:
         if entry.number == self._number:
             return
         if entry.number != self._number + 1 or entry.base is not None:
-            self._recent.clear()
+            self.recent.clear()
             self._cycles.clear()
         self._number = entry.number
         if entry.answers:
             at = entry.at
-            self._recent.update((offset, TimedAnswer(answer, at)) for offset, answer in entry.answers.items())
-            self._recent.update(
+            self.recent.update((offset, TimedAnswer(answer, at)) for offset, answer in entry.answers.items())
+            self.recent.update(
                 (offset, TimedAnswer(entry.answers[offset], at, key)) for offset, key in entry.named.items()
             )
             self._cycles.append(list(entry.answers))
-            while len(self._recent) > self._keep and len(self._cycles) > 1:
+            while len(self.recent) > self._keep and len(self._cycles) > 1:
                 for offset in self._cycles.popleft():
-                    del self._recent[offset]
+                    del self.recent[offset]
         self.applied = entry.applied
-        while self._offsets and self._offsets[0] < entry.applied:
-            for future in self._waiters.pop(heappop(self._offsets), ()):
+        while self.offsets and self.offsets[0] < entry.applied:
+            for future in self.waiters.pop(heappop(self.offsets), ()):
                 self._waiting -= 1
                 _tell(future, True)
 
     def fail(self, reason: Unavailable) -> None:
         """The shard stopped: no request will be answered any more."""
         self._failure = reason
-        for futures in self._waiters.values():
+        for futures in self.waiters.values():
             for future in futures:
                 if not future.done():
                     future.set_exception(reason)
-        self._waiters.clear()
-        self._offsets.clear()
+        self.waiters.clear()
+        self.offsets.clear()
         self._waiting = 0
 
     def check(self) -> None:
@@ -131,29 +138,29 @@ class Progress:
             self._leave(offset, future)
 
     def _enter(self, offset: int, future: asyncio.Future[bool]) -> None:
-        futures = self._waiters.get(offset)
+        futures = self.waiters.get(offset)
         if futures is None:
-            futures = self._waiters[offset] = set()
-            heappush(self._offsets, offset)
+            futures = self.waiters[offset] = set()
+            heappush(self.offsets, offset)
         futures.add(future)
         self._waiting += 1
         self._release()
 
     def _leave(self, offset: int, future: asyncio.Future[bool]) -> None:
-        futures = self._waiters.get(offset)
+        futures = self.waiters.get(offset)
         if futures is None or future not in futures:
             return  # answered
         futures.remove(future)
         self._waiting -= 1
         if not futures:
-            del self._waiters[offset]
-            if len(self._offsets) > 2 * len(self._waiters):  # amortized over the waiters that leave
-                self._offsets = list(self._waiters)
-                heapify(self._offsets)
+            del self.waiters[offset]
+            if len(self.offsets) > 2 * len(self.waiters):  # amortized over the waiters that leave
+                self.offsets = list(self.waiters)
+                heapify(self.offsets)
 
     def answer(self, offset: int) -> TimedAnswer | None:
         """The ledger's answer to an applied command; None if it needed no answer, or was long ago."""
-        return self._recent.get(offset)
+        return self.recent.get(offset)
 
 
 def _tell(future: asyncio.Future[bool], is_applied: bool) -> None:

@@ -75,10 +75,10 @@ class TopicStates:
     """
 
     def __init__(self, bus: Bus, partitions: int) -> None:
-        self._bus, self._partitions = bus, partitions
-        self._refusals: dict[str, Refusal] = {}
-        self._lookup_refusals: dict[str, Refusal] = {}  # of topics that are being looked up
-        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self.bus, self._partitions = bus, partitions
+        self.refusals: dict[str, Refusal] = {}
+        self.lookup_refusals: dict[str, Refusal] = {}  # of topics that are being looked up
+        self.lookups: dict[str, asyncio.Task[None]] = {}
         # Reason and sentence of failed lookups, with their time (s), until they are read.
         self._answers: dict[str, tuple[str, str, float]] = {}
         self._turn = asyncio.Semaphore(_SIDE_BY_SIDE)
@@ -90,17 +90,17 @@ class TopicStates:
         """
         for topic in needed:
             try:
-                await self._bus.create_topic(topic, 1)
+                await self.bus.create_topic(topic, 1)
             except (WriteRefused, Rejected, LogFailed) as error:
                 log.error("topic %s is not there: %s", topic, error, extra={"action": "topics"})
         try:
-            topics = await self._bus.topics()
-            await self._bus.look_up_topics([topic.name for topic in topics if topic.name not in INTERNAL])
+            topics = await self.bus.topics()
+            await self.bus.look_up_topics([topic.name for topic in topics if topic.name not in INTERNAL])
         except LogFailed as error:  # a topic of a shared log in trouble must not prevent the start
             log.warning("topics are looked up as they are needed: %s", error, extra={"action": "topics"})
 
     async def close(self) -> None:
-        for lookup in (lookups := list(self._lookups.values())):
+        for lookup in (lookups := list(self.lookups.values())):
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
 
@@ -111,7 +111,7 @@ class TopicStates:
 
         The result leaves out topics that are not known within `patience_s` (None: until all lookups have ended).
         """
-        topic_state = self._bus.topic_state
+        topic_state = self.bus.topic_state
         topic_states = {topic: answer for topic in topics if (answer := topic_state(topic)) is not None}
         if lookups := [self._look_up(topic) for topic in topics if topic not in topic_states]:
             await asyncio.wait(lookups, timeout=patience_s)
@@ -131,12 +131,12 @@ class TopicStates:
         """
         refusals: dict[str, Refusal] = {}
         for topic in topics:
-            refusal = self._lookup_refusals.get(topic)
+            refusal = self.lookup_refusals.get(topic)
             if refusal is None or refusal.until <= now:
-                refusal = self._refusals.get(topic)
+                refusal = self.refusals.get(topic)
             if refusal is None or not refusal.whole or refusal.until <= now:
                 continue
-            about = self._bus.topic_state(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
+            about = self.bus.topic_state(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
             if about is None or len(about.trouble) == about.partitions:
                 refusals[topic] = refusal
         # A lookup that failed after its patience has a result by now: a new one would take just as long and be missed
@@ -145,9 +145,7 @@ class TopicStates:
         topic_states = await self.resolve(
             [topic for topic in topics if topic not in refusals.keys() | failed_lookups], patience_s
         )
-        topic_states |= {
-            topic: about for topic in failed_lookups if (about := self._bus.topic_state(topic)) is not None
-        }
+        topic_states |= {topic: about for topic in failed_lookups if (about := self.bus.topic_state(topic)) is not None}
         for topic in topics:
             about = topic_states.get(topic)
             if about is None and topic not in refusals:
@@ -172,25 +170,25 @@ class TopicStates:
         return {topic for topic in self._answers.keys() & topics if self._answers[topic][2] > since}
 
     def _unknown(self, topic: str, now: int, waits_ms: Sequence[int]) -> Refusal:
-        if topic in self._lookups:
+        if topic in self.lookups:
             return self.refuse(topic, LOOKED_UP, now, _LOOK_WAITS_MS, absent=True)
         reason, detail = self.why_not(topic)
         return self.refuse(topic, reason, now, waits_ms, detail, absent=True)
 
     def _look_up(self, topic: str) -> asyncio.Task[None]:
-        lookup = self._lookups.get(topic)
+        lookup = self.lookups.get(topic)
         if lookup is None:
-            lookup = self._lookups[topic] = asyncio.create_task(self._find_or_make(topic), name=f"topic {topic}")
-            lookup.add_done_callback(lambda _: self._lookups.pop(topic, None))
+            lookup = self.lookups[topic] = asyncio.create_task(self._find_or_make(topic), name=f"topic {topic}")
+            lookup.add_done_callback(lambda _: self.lookups.pop(topic, None))
         return lookup
 
     async def _find_or_make(self, topic: str) -> None:
         self._answers.pop(topic, None)
         try:
             async with self._turn:
-                await self._bus.look_up_topics([topic])
-                if self._bus.topic_state(topic) is None and self._partitions:
-                    await self._bus.create_topic(topic, self._partitions)
+                await self.bus.look_up_topics([topic])
+                if self.bus.topic_state(topic) is None and self._partitions:
+                    await self.bus.create_topic(topic, self._partitions)
             return
         except WriteRefused as error:
             reason, detail = error.reason, error.detail
@@ -219,7 +217,7 @@ class TopicStates:
             waits_ms = waits_ms[:_UNKNOWN_WAITS]
         elif reason in PASSING:
             waits_ms = waits_ms[:_PASSING_WAITS]
-        notes = self._lookup_refusals if reason == LOOKED_UP else self._refusals
+        notes = self.lookup_refusals if reason == LOOKED_UP else self.refusals
         before = notes.get(topic)
         if before is not None and before.until > now and before.whole >= whole:
             return before  # another shard has noted it
@@ -240,10 +238,10 @@ class TopicStates:
 
     def trouble(self, topic: str, now: int) -> str | None:
         """A topic's problem, in a sentence; None if none is known."""
-        refusal = self._refusals.get(topic)
+        refusal = self.refusals.get(topic)
         if refusal is not None and refusal.is_visible(now):
             return refusal.detail
-        about = self._bus.topic_state(topic)
+        about = self.bus.topic_state(topic)
         return about.trouble_text or None if about is not None else None
 
     def troubles(self, now: int) -> dict[str, str]:
@@ -252,12 +250,12 @@ class TopicStates:
         Also duemq's own topics that are blocked or misconfigured.
         """
         refused = {topic: refusal.detail for topic, refusal in self._visible_refusals(now)}
-        blocked = {topic: one.sentence(number) for (topic, number), one in self._bus.blocked().items()}
-        return refused | blocked | dict(self._bus.misfits())
+        blocked = {topic: one.sentence(number) for (topic, number), one in self.bus.blocked().items()}
+        return refused | blocked | dict(self.bus.misfits())
 
     def reasons(self, now: int) -> dict[str, str]:
         """The troubles with their reasons as codes."""
         return {topic: refusal.reason for topic, refusal in self._visible_refusals(now)}
 
     def _visible_refusals(self, now: int) -> list[tuple[str, Refusal]]:
-        return sorted((topic, one) for topic, one in self._refusals.items() if one.is_visible(now))[:_MAX_SHOWN]
+        return sorted((topic, one) for topic, one in self.refusals.items() if one.is_visible(now))[:_MAX_SHOWN]

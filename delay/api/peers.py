@@ -36,7 +36,7 @@ class HttpPeers:
         self._view, self._name, self._tls = view, name, tls
         self._headers = token_headers(token)
         self._refusals: dict[tuple[int, str], str] = {}  # why the last copy of a shard from a node failed
-        self._http: httpx.AsyncClient = internal_http(tls, timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
+        self.http: httpx.AsyncClient = internal_http(tls, timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
 
     def have(self, shard: int) -> bool:
         return any(member.health.state in _SOUND for member in self._others(shard))
@@ -92,7 +92,7 @@ class HttpPeers:
         self, node: Member, path: str, query: Mapping[str, str], headers: Mapping[str, str], expected_status: int
     ) -> bytes:
         try:
-            response = await self._http.get(
+            response = await self.http.get(
                 f"{node.url}/internal/shards/{path}", params=dict(query), headers={**self._headers, **headers}
             )
         except httpx.HTTPError as error:
@@ -102,7 +102,7 @@ class HttpPeers:
         return response.content
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self.http.aclose()
 
     def _sources(self, shard: int) -> Iterator[Member]:
         """The nodes that may have a file of the shard. Even a node that is catching up may have it."""

@@ -13,10 +13,11 @@ _SPIKE, _SPIKE_S = 4.0, 0.001  # a cycle counts at most this many times its expe
 
 
 class CycleWork(NamedTuple):
-    """The work of a cycle: commands and due messages, and its CPU time (s) on the node's thread."""
+    """The work of a cycle: commands and due messages, and its CPU time (s) on the node's thread; None if it was not
+    measured."""
 
     messages: int
-    cpu_s: float
+    cpu_s: float | None
 
 
 class NextStart(NamedTuple):
@@ -40,6 +41,8 @@ class CyclePrice:
         self.fixed_s = self._per_message_s = 0.0
 
     def observe(self, work: CycleWork) -> None:
+        if work.cpu_s is None:
+            return
         expected_s = self.fixed_s + self._per_message_s * work.messages
         cpu_s = min(work.cpu_s, _SPIKE * expected_s + _SPIKE_S)
         self._seen += 1

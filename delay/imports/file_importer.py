@@ -72,9 +72,9 @@ class FileImporter:
         counts: TieringCounts | None = None,
     ) -> None:
         """`peers`: the other nodes with a replica of the shard; None without any."""
-        self._shard, self._replica, self._policy = shard, replica, policy
-        self._clock, self._turn, self._work = clock, turn, work
-        self._peers = peers or NoPeers()
+        self._shard, self._replica, self.policy = shard, replica, policy
+        self._clock, self._turn, self.work = clock, turn, work
+        self.peers = peers or NoPeers()
         self._counts = counts or TieringCounts()
         self._loop = Loop(
             "import", self._run_steps, f"shard {shard}", every_s=_LOOK_S, expected=(DuemqError,), ends_on=(),
@@ -82,7 +82,7 @@ class FileImporter:
         )  # fmt: skip
         self._store = replica.store
         self._candidates = Candidates(policy, self.why_pending)
-        self._outcomes: dict[int, LocalFile | ImportProblem] = {}
+        self.outcomes: dict[int, LocalFile | ImportProblem] = {}
         self._rechecks: list[tuple[int, int]] = []  # a heap: time of the next try (ms), and the offset of the command
         self._failures: dict[int, int] = {}  # how often an import failed for a reason other than the file
         self._copies: dict[int, int] = {}  # how many replicas have a file that is here, while they are too few
@@ -103,7 +103,7 @@ class FileImporter:
     def lead(self) -> None:
         """Lead the shard from now on: its patience begins."""
         self._leading_since = self._clock()
-        for offset, outcome in self._outcomes.items():
+        for offset, outcome in self.outcomes.items():
             self._weigh(offset, outcome)
 
     def follow(self) -> None:
@@ -114,25 +114,25 @@ class FileImporter:
         """The master's current decisions about pending files."""
         if not self._pending_records():
             return []
-        start = max(now, due_of(self._replica.entry.cursor)) + self._policy.lead_ms
+        start = max(now, due_of(self._replica.entry.cursor)) + self.policy.lead_ms
         return self._candidates.decide(now, start)
 
     def _weigh(self, offset: int, outcome: LocalFile | ImportProblem) -> None:
         """Update the possible decision about a file."""
         if isinstance(outcome, LocalFile):
             self._asked_at.pop(offset, None)
-            if self._policy.copies <= 1 or self._copies.get(offset, 1) >= self._policy.copies:
+            if self.policy.copies <= 1 or self._copies.get(offset, 1) >= self.policy.copies:
                 self._copies.pop(offset, None)
                 self._candidates.import_file(offset, outcome.about.rows, outcome.checksum)
             else:
                 self._copies.setdefault(offset, 1)
                 self._candidates.wait(offset)
-        elif self._peers.have(self._shard) and offset not in self._asked_at:
+        elif self.peers.have(self._shard) and offset not in self._asked_at:
             self._candidates.wait(offset)  # another replica may have it
         elif outcome.away:
             self._candidates.wait(offset)
         else:
-            patient = max(outcome.since, self._leading_since or 0) + self._policy.patience_ms
+            patient = max(outcome.since, self._leading_since or 0) + self.policy.patience_ms
             self._candidates.refuse(offset, outcome.reason, 0 if outcome.final else patient)
 
     async def have(self, decision: FileDecision) -> None:
@@ -144,7 +144,7 @@ class FileImporter:
         since = self._clock()
         try:
             while True:
-                outcome = self._outcomes.get(decision.offset)
+                outcome = self.outcomes.get(decision.offset)
                 if isinstance(outcome, LocalFile):
                     rows, checksum = outcome.about.rows, outcome.checksum
                     if (rows, checksum) != (decision.rows, decision.checksum):
@@ -154,21 +154,21 @@ class FileImporter:
                         )
                     return
                 self._blocker = decision
-                late = self._clock() - since > self._policy.patience_ms
-                if late and isinstance(outcome, ImportProblem) and self._peers.have(self._shard):
+                late = self._clock() - since > self.policy.patience_ms
+                if late and isinstance(outcome, ImportProblem) and self.peers.have(self._shard):
                     raise Behind(f"shard {self._shard} cannot get a file that was imported: {outcome.reason}")
                 await self._news.wait()
         finally:
             self._blocker = None
 
     def local_file(self, offset: int) -> LocalFile:
-        outcome = self._outcomes[offset]
+        outcome = self.outcomes[offset]
         assert isinstance(outcome, LocalFile)
         return outcome
 
     def copy(self, offset: int) -> tuple[Path, FileCopy] | None:
         """A file of this replica, for replicas without it."""
-        outcome, store = self._outcomes.get(offset), self._store
+        outcome, store = self.outcomes.get(offset), self._store
         with suppress(FileNotFoundError):  # it was damaged or removed, so this replica has none
             if isinstance(outcome, LocalFile):
                 size = outcome.path.stat().st_size
@@ -195,11 +195,11 @@ class FileImporter:
 
     def why_pending(self, offset: int) -> str:
         """What a pending file is waiting for."""
-        outcome = self._outcomes.get(offset)
+        outcome = self.outcomes.get(offset)
         if isinstance(outcome, ImportProblem):
             return outcome.reason
         if outcome is not None and (copies := self._copies.get(offset)) is not None:
-            return f"{copies} of {self._policy.copies} replicas have it"
+            return f"{copies} of {self.policy.copies} replicas have it"
         return "" if outcome is not None else "it was not read yet"
 
     @property
@@ -222,7 +222,7 @@ class FileImporter:
             self._candidates.drop(decision.offset)
             for table in (self._failures, self._copies, self._asked_at):
                 table.pop(decision.offset, None)
-            outcome = self._outcomes.pop(decision.offset, None)
+            outcome = self.outcomes.pop(decision.offset, None)
             if decision.reason and isinstance(outcome, LocalFile):
                 outcome.path.unlink(missing_ok=True)
 
@@ -243,9 +243,9 @@ class FileImporter:
         todo = self._next(now, records)
         if not todo:
             return False
-        job, left = self._policy.job([self._job_file(store.path, record) for record in todo]), list(todo)
+        job, left = self.policy.job([self._job_file(store.path, record) for record in todo]), list(todo)
         try:
-            async with self._turn, aclosing(self._work(job)) as answers:
+            async with self._turn, aclosing(self.work(job)) as answers:
                 async for line in answers:
                     answer = import_answer(line)
                     if not isinstance(answer, ReadProgress):
@@ -264,7 +264,7 @@ class FileImporter:
         heap, latest = self._rechecks, now + int(_LONGEST_S * 1000)
         while heap and len(todo) < _TOGETHER and (heap[0][0] <= now or heap[0][0] > latest):  # or the clock went back
             offset = heappop(heap)[1]
-            if offset in records and not isinstance(self._outcomes.get(offset), LocalFile):
+            if offset in records and not isinstance(self.outcomes.get(offset), LocalFile):
                 todo[offset] = records[offset]
         return list(todo.values())
 
@@ -292,13 +292,13 @@ class FileImporter:
         )
 
     def _problem(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> ImportProblem:
-        before = self._outcomes.get(offset)
+        before = self.outcomes.get(offset)
         # Patience with a file begins once its store has reported it missing.
         since = before.since if isinstance(before, ImportProblem) and not before.away else now
         return ImportProblem(reason, final, since, away)
 
     def _record_outcome(self, offset: int, outcome: LocalFile | ImportProblem, recheck_at: int | None = None) -> None:
-        self._outcomes[offset] = outcome
+        self.outcomes[offset] = outcome
         if recheck_at is not None:
             heappush(self._rechecks, (recheck_at, offset))
         self._weigh(offset, outcome)
@@ -320,7 +320,7 @@ class FileImporter:
             else:  # it was refused in the meantime
                 local_file.path.unlink(missing_ok=True)
         elif record.offset in store.imports.pending:
-            before = self._outcomes.get(record.offset)
+            before = self.outcomes.get(record.offset)
             if answer.skipped:
                 # Tried after the others, so that one unreadable object does not delay others forever.
                 problem = self._problem(record.offset, answer.reason, False, now, away=True)
@@ -355,15 +355,15 @@ class FileImporter:
         blocker = None if self._blocker is None else self._blocker.offset  # asked for each time: a node may have joined
         missing = [
             offset
-            for offset, outcome in self._outcomes.items()
+            for offset, outcome in self.outcomes.items()
             if isinstance(outcome, ImportProblem)
             and (offset == blocker or not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000)
         ][:_MAX_QUERY]
         if not (few or missing):
             return
-        answers = await self._peers.copies(self._shard, [*few, *missing])
+        answers = await self.peers.copies(self._shard, [*few, *missing])
         for offset in few:
-            if isinstance(outcome := self._outcomes.get(offset), LocalFile):
+            if isinstance(outcome := self.outcomes.get(offset), LocalFile):
                 alike = (outcome.about.rows, outcome.checksum)
                 peer_copies = (copies.get(offset) for copies in answers.values())
                 self._copies[offset] = 1 + sum(
@@ -374,7 +374,7 @@ class FileImporter:
             source = next(((node, copies[offset]) for node, copies in answers.items() if offset in copies), None)
             if source is None:
                 self._asked_at[offset] = now
-                if isinstance(outcome := self._outcomes.get(offset), ImportProblem):
+                if isinstance(outcome := self.outcomes.get(offset), ImportProblem):
                     self._weigh(offset, outcome)
             elif offset in records:
                 await self._fetch(store, records[offset], *source)
@@ -384,7 +384,7 @@ class FileImporter:
         """Fetch a file from a peer, and validate it like any earlier import."""
         target = store.path / CatalogFile.imported_name(record.import_command.window, record.offset)
         try:
-            await fetch_copy(self._peers, self._shard, node, record.offset, copy, target)
+            await fetch_copy(self.peers, self._shard, node, record.offset, copy, target)
         except Unavailable as error:
             log.warning(
                 "shard %d cannot get a file of node %s: %s", self._shard, node, error,

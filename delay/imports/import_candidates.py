@@ -26,10 +26,10 @@ class Candidates:
         """`why`: returns what a file is waiting for, in a few words; may be empty."""
         self._policy, self._why = policy, why
         self._windows: dict[int, int] = {}
-        self._by_window: list[tuple[int, int]] = []  # window and offset
+        self.by_window: list[tuple[int, int]] = []  # window and offset
         self._sound: dict[int, FileDecision] = {}
         self._refusals: dict[int, tuple[int, str]] = {}  # from when on (ms), and the reason
-        self._by_time: list[tuple[int, int]] = []  # from when on, and offset
+        self.by_time: list[tuple[int, int]] = []  # from when on, and offset
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -40,7 +40,7 @@ class Candidates:
         new_records = list(takewhile(lambda record: record.offset not in windows, reversed(records.values())))[::-1]
         for record in new_records:
             windows[record.offset] = record.import_command.window
-            insort(self._by_window, (record.import_command.window, record.offset))
+            insort(self.by_window, (record.import_command.window, record.offset))
         return new_records
 
     def import_file(self, offset: int, rows: int, checksum: int) -> None:
@@ -52,18 +52,18 @@ class Candidates:
         """Record that the file cannot be imported, unless this changes before `after` (ms)."""
         self.wait(offset)
         self._refusals[offset] = after, reason
-        insort(self._by_time, (after, offset))
+        insort(self.by_time, (after, offset))
 
     def wait(self, offset: int) -> None:
         """Record that the file is undecided; only its time may run out."""
         self._sound.pop(offset, None)
         if (refusal := self._refusals.pop(offset, None)) is not None:
-            del self._by_time[bisect_left(self._by_time, (refusal[0], offset))]
+            del self.by_time[bisect_left(self.by_time, (refusal[0], offset))]
 
     def drop(self, offset: int) -> None:
         self.wait(offset)
         if (window := self._windows.pop(offset, None)) is not None:
-            del self._by_window[bisect_left(self._by_window, (window, offset))]
+            del self.by_window[bisect_left(self.by_window, (window, offset))]
 
     def decide(self, now: int, start: int) -> list[FileDecision]:
         """The decisions at `now`, as many as fit into one entry. Windows must begin at `start` (ms) or later."""
@@ -81,11 +81,11 @@ class Candidates:
     def _decidable(self, now: int, start: int) -> Iterator[FileDecision]:
         """Decisions by time come first: a file is not imported if its window is near."""
         policy, latest = self._policy, now + self._policy.furthest_ms
-        for _, offset in takewhile(lambda one: one[0] < start, self._by_window):
+        for _, offset in takewhile(lambda one: one[0] < start, self.by_window):
             why = self._why(offset)
             yield FileDecision(offset, 0, 0, cut(f"{policy.too_near} ({why})" if why else policy.too_near))
-        for _, offset in takewhile(lambda one: one[0] > latest, reversed(self._by_window)):
+        for _, offset in takewhile(lambda one: one[0] > latest, reversed(self.by_window)):
             yield FileDecision(offset, 0, 0, policy.too_far)
         yield from self._sound.values()
-        for _, offset in takewhile(lambda one: one[0] < now, self._by_time):
+        for _, offset in takewhile(lambda one: one[0] < now, self.by_time):
             yield FileDecision(offset, 0, 0, cut(self._refusals[offset][1]))

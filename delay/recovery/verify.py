@@ -114,9 +114,9 @@ class _LocalFiles(FileImporter):
         super().__init__(replica.shard, replica, policy, wall_clock, asyncio.Lock(), work)
 
     async def have(self, decision: FileDecision) -> None:
-        while decision.offset not in self._outcomes and await self.step():
+        while decision.offset not in self.outcomes and await self.step():
             pass
-        if not isinstance(self._outcomes.get(decision.offset), LocalFile):
+        if not isinstance(self.outcomes.get(decision.offset), LocalFile):
             raise CorruptStore(
                 f"shard {self._shard}: the file of command {decision.offset} was imported, but is not here"
             )

@@ -16,14 +16,14 @@ class WrittenTopics:
     """The topics of the last hour before the newest entry. `last`: the newest entry at the start."""
 
     def __init__(self, last: Entry) -> None:
-        self._written_at: dict[str, int] = {}  # the oldest first
+        self.written_at: dict[str, int] = {}  # the oldest first
         self._at = last.at
         self._incomplete_until = -1  # topics written to before this time (ms) may be missing
         if last.number >= 0:
             self.record(last)
 
     def record(self, entry: Entry) -> None:
-        at, written_at = entry.at, self._written_at
+        at, written_at = entry.at, self.written_at
         if entry.topics is None:
             self._incomplete_until = at + _KEPT_MS
         for topic in entry.topics or ():
@@ -36,4 +36,4 @@ class WrittenTopics:
 
     def names(self) -> Set[str] | None:
         """Their names; None if not all are known."""
-        return None if self._incomplete_until > self._at else self._written_at.keys()
+        return None if self._incomplete_until > self._at else self.written_at.keys()

@@ -32,6 +32,7 @@ _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds befo
 _LOAD_S = 0.05  # between checks whether a due window is loaded
 _MORE = 0.0
 _LOOKS = 30  # with a second between them
+_TIMED = 4  # one of this many cycles measures its CPU, because reading that clock is a system call
 
 
 class MasterContext(Protocol):
@@ -62,7 +63,7 @@ class Master:
         files: FileImporter | None = None,
     ) -> None:
         """`files`: the files to import; None imports nothing."""
-        self._replica, self._bus, self._committer, self._cycle_limits, self._progress = (
+        self.replica, self.bus, self.committer, self._cycle_limits, self._progress = (
             replica,
             bus,
             committer,
@@ -71,11 +72,11 @@ class Master:
         )
         self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
         self._dispatch = Dispatch(context.topic_states, cycle_limits, replica.shard)
-        self._shard = replica.shard
+        self.shard = replica.shard
         self._files = files
         if files is not None:
             files.lead()
-        self._ledger: Partition = (LEDGER, self._shard)
+        self._ledger: Partition = (LEDGER, self.shard)
         self._first = True  # no cycle has run yet
         self._most_commands = cycle_limits.max_commands  # to read for the next cycle
         self.work: CycleWork | None = None
@@ -93,13 +94,15 @@ class Master:
         Raises Fenced if another master took over, Fatal if wheel and store disagree, StoreFailed if the outcome of the
         commit is unknown: discard this object after any of them.
         """
-        replica, cycle_limits = self._replica, self._cycle_limits
-        self.work, worked = None, thread_time()
+        replica, cycle_limits = self.replica, self._cycle_limits
+        is_timed = replica.entry.number % _TIMED == _TIMED - 1
+        cpu_clock: Callable[[], float] = thread_time if is_timed else float  # which gives 0.0
+        self.work, worked = None, cpu_clock()
         now = self._clock()
         reach = replica.reach(now)
         expanding = replica.expand(reach)
-        commands = await self._bus.read(
-            BUFFER, self._shard, replica.entry.applied, self._most_commands, cycle_limits.max_bytes
+        commands = await self.bus.ahead.read(
+            BUFFER, self.shard, replica.entry.applied, self._most_commands, cycle_limits.max_bytes
         )
         cycle = replica.cycle()
         await self._notice_loss(cycle, commands)
@@ -125,9 +128,9 @@ class Master:
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         entry = cycle.entry(now, *horizons, {topic for topic, _ in batches})
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
-        cpu_s = thread_time() - worked  # only of the cycle: other tasks run while it waits for its log
-        appends = await self._committer.commit(batches)
-        worked, begins = thread_time(), replica.read_to
+        cpu_s = cpu_clock() - worked  # only of the cycle: other tasks run while it waits for its log
+        appends = await self.committer.commit(batches)
+        worked, begins = cpu_clock(), replica.read_to
         ledger_offset = appends[self._ledger].first_offset
         # Committed: no await from here to the end, so that no task sees the log without its effect.
         replica.advance(cycle, entry, ledger_offset + 1, self._files)
@@ -135,12 +138,13 @@ class Master:
         if self._oldest < entry.horizon:
             self._oldest = self._newest
         self._progress.publish(entry)
-        self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
-        if not begins <= ledger_offset <= begins + self._bus.marker_offsets:
+        self._observer.cycle(self.shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
+        if not begins <= ledger_offset <= begins + self.bus.marker_offsets:
             await self._refuse_others(begins, ledger_offset)
-        self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s + thread_time() - worked)
+        cpu_s += cpu_clock() - worked
+        self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s if is_timed else None)
         # A read may return fewer commands than exist, because of their bytes or the bus.
-        if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
+        if expanding or not complete or cycle.applied < self.bus.ahead.reach(BUFFER, self.shard):
             return _MORE
         return self._pause(self._clock())
 
@@ -150,10 +154,10 @@ class Master:
         Raises ForeignLog for any record: a master of the same cluster is fenced, or fences this one. Raises LogFailed
         if the ledger cannot be read that far. Offsets without a record are fine.
         """
-        replica, subscription = self._replica, self._bus.subscribe(*self._ledger)
+        replica, subscription = self.replica, self.bus.subscribe(*self._ledger)
         try:
             for _ in range(_LOOKS):
-                records = await self._bus.read(*self._ledger, start, 1)
+                records = await self.bus.read(*self._ledger, start, 1)
                 if own < start or (records and records[0].offset < own):
                     raise replica.foreign(min(start, own), "a record of another writer is next to its last entry")
                 if records:
@@ -161,26 +165,26 @@ class Master:
                 await subscription.wait(1.0)
         finally:
             subscription.close()
-        raise LogFailed(f"shard {self._shard}: its ledger cannot be read from offset {start} to {own}")
+        raise LogFailed(f"shard {self.shard}: its ledger cannot be read from offset {start} to {own}")
 
     async def renew_last_entry(self) -> None:
         """Commit an empty cycle if the last entry of the ledger was deleted. Raises the errors of `tick`.
 
         A successor needs that entry to prove that it is current.
         """
-        replica = self._replica
+        replica = self.replica
         read_to = replica.store.position.ledger_offset
-        if replica.entry.number < 0 or await self._bus.start_offset(*self._ledger) < read_to:
+        if replica.entry.number < 0 or await self.bus.start_offset(*self._ledger) < read_to:
             return
         cycle, now = replica.cycle(), self._clock()
         cycle.take(0, [], [], complete=True)
         entry = cycle.entry(now, cycle.before.horizon, cycle.before.end_horizon)
-        appends = await self._committer.commit({self._ledger: [pack_record(None, (), entry.encode())]})
+        appends = await self.committer.commit({self._ledger: [pack_record(None, (), entry.encode())]})
         replica.advance(cycle, entry, appends[self._ledger].first_offset + 1)
         self._progress.publish(entry)
         log.warning(
             "shard %d: the last entry of its ledger was deleted; entry %d takes its place",
-            self._shard, entry.number, extra={"action": "ledger", "shard": self._shard},
+            self.shard, entry.number, extra={"action": "ledger", "shard": self.shard},
         )  # fmt: skip
 
     async def _notice_loss(self, cycle: Cycle, commands: Sequence[StoredRecord]) -> None:
@@ -189,14 +193,14 @@ class Master:
         if not self._first and not (commands and commands[0].offset > applied):
             return  # a gap may also be the end of another producer's transaction
         self._first = False
-        start = await self._bus.start_offset(BUFFER, self._shard)
+        start = await self.bus.start_offset(BUFFER, self.shard)
         if start > applied:
             cycle.lose(start)
-            self._observer.count_loss(self._shard, start - applied)
+            self._observer.count_loss(self.shard, start - applied)
             log.critical(
                 "shard %d: the log dropped up to %d accepted commands (offsets %d to %d) before any node read them: "
                 "they are lost. Have the log keep commands for longer than nodes may be away (kafka.retention).",
-                self._shard, start - applied, applied, start - 1, extra={"action": "lost", "shard": self._shard},
+                self.shard, start - applied, applied, start - 1, extra={"action": "lost", "shard": self.shard},
             )  # fmt: skip
 
     def _horizons(self, cycle: Cycle, now: int, reached: int) -> tuple[int, int]:
@@ -206,10 +210,10 @@ class Master:
         `reached`: messages due up to this ms are not pending after the cycle. The horizon is never past the cursor, so
         that only ended messages are forgotten; if nothing has moved the cursor for long, it is moved for this.
         """
-        cycle_limits, before, store = self._cycle_limits, cycle.before, self._replica.store
+        cycle_limits, before, store = self._cycle_limits, cycle.before, self.replica.store
         if cycle_limits.retention_ms is None:
             return before.horizon, before.end_horizon
-        short = self._short_of_space(self._shard)
+        short = self._short_of_space(self.shard)
         cutoff = now - (
             min(cycle_limits.retention_ms, cycle_limits.min_retention_ms) if short else cycle_limits.retention_ms
         )
@@ -230,7 +234,7 @@ class Master:
         return horizon, end_horizon
 
     def _pause(self, now: int) -> float:
-        if self._replica.reach(now) < now:
+        if self.replica.reach(now) < now:
             return _LOAD_S
-        due = self._replica.wheel.next_due()
+        due = self.replica.wheel.next_due()
         return _IDLE_S if due is None else min(max(due - now, 0) / 1000, _IDLE_S)

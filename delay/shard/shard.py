@@ -77,7 +77,7 @@ class Shard:
         self.tiering_counts = TieringCounts()
         self._failure: BaseException | None = None
         self._damage: tuple[str, float] | None = None  # why a replica was rebuilt, and when (s)
-        self._behind = self._copies = 0  # attempts to catch up, including copies, since it was current
+        self.behind = self._copies = 0  # attempts to catch up, including copies, since it was current
         self._no_copy = ""  # why this disk could not store a copy, in a sentence
         self.state = SHARD.start
         self.pulse = monotonic()  # see `Liveness`
@@ -128,7 +128,7 @@ class Shard:
 
     async def run(self, node: ShardHost, cycle_limits: CycleLimits, linger_s: float) -> None:
         """Be standby or master until `stop`. Raises Fatal, and the errors of a failing disk or a lost bus."""
-        self._buffer = self._bus.subscribe(BUFFER, self.number)
+        self._buffer = self._bus.ahead.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
         self._start_workers(node)
         loop, failures = asyncio.get_running_loop(), 0
@@ -382,7 +382,7 @@ class Shard:
                 await asyncio.sleep(0)
 
     def _on_current(self, node: ShardHost) -> None:
-        self._behind, self._copies, self._no_copy = 0, 0, ""
+        self.behind, self._copies, self._no_copy = 0, 0, ""
         self.progress.publish(self.replica.entry)
         node.on_ready(self.number)
 
@@ -392,13 +392,13 @@ class Shard:
         node.on_unfit(
             self.number, str(error) if is_foreign else f"{error}; {self._no_copy or 'it waits for a peer to copy'}"
         )
-        if self._behind == 0:
+        if self.behind == 0:
             action, level = ("foreign", logging.CRITICAL) if is_foreign else ("behind", logging.WARNING)
             log.log(level, "%s", error, extra={"action": action, "shard": self.number})
         else:
-            pauses = _BEHIND_S[: self._behind][-1:] + _COPIED_S[: self._copies][-1:]
+            pauses = _BEHIND_S[: self.behind][-1:] + _COPIED_S[: self._copies][-1:]
             await self._pause(max(pauses))
-        self._behind += 1
+        self.behind += 1
         self._copies += await self._rebuild(node)
 
     async def _rebuild(self, node: ShardHost, *, damaged: bool = False) -> bool:
@@ -477,7 +477,7 @@ class Shard:
         """
         if self.rebuilding:
             return False
-        if not self._behind:
+        if not self.behind:
             async with self._flushing:
                 await in_thread(PartialReplica(self._path).discard)
         store, horizons = self.store, self._horizons

@@ -64,7 +64,7 @@ class TieringWorker:
     ) -> None:
         """`work`: does the work instead of a child process."""
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
-        self._clock, self._order, self._failpoint, self._work = clock, turn, failpoint, work
+        self._clock, self._order, self.failpoint, self.work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
         self._load_event = asyncio.Event()  # set and replaced with every loaded window
         self._quiet_windows = QuietWindows(policy.quiet_ms)
@@ -84,7 +84,7 @@ class TieringWorker:
         await self._loop.run()
 
     async def _turn(self) -> float:
-        while await self.step() or await self._complete_some():
+        while await self.step() or await self.complete_some():
             pass
         return _LOOK_S
 
@@ -124,7 +124,7 @@ class TieringWorker:
         else:
             await work(store, windows)
 
-    async def _complete_some(self) -> bool:
+    async def complete_some(self) -> bool:
         """Read the rows of some messages that were cancelled in files; False if there are none, or it is too early."""
         if self._completion is None:
             store = self._replica.store
@@ -150,11 +150,11 @@ class TieringWorker:
                 async with self._at_rest:
                     await in_thread(make_checkpoint, store, checkpoint, delay_files=False)
                 journal.mark()
-                self._failpoint("checkpoint")
+                self.failpoint("checkpoint")
                 files = [(window, str(path)) for window, path in paths.items()]
                 job = SealJob(str(checkpoint), self._shard, files)
-                new_files = _files_of(await self._work(job), numbers)
-                self._failpoint("written")
+                new_files = _files_of(await self.work(job), numbers)
+                self.failpoint("written")
                 present_keys = await _present_keys(store, new_files, journal)
                 async with self._at_rest:
                     for file in new_files:
@@ -164,10 +164,10 @@ class TieringWorker:
                             continue
                         commit_seal(store, file, changes, present_keys[file])
                         sealed_files.append(file)
-                        self._failpoint("committed")
+                        self.failpoint("committed")
                         await asyncio.sleep(0)
                     await in_thread(store.flush)
-                self._failpoint("flushed")
+                self.failpoint("flushed")
             finally:
                 sealed_windows = {file.about.window for file in sealed_files}
                 remove(path for window, path in paths.items() if window not in sealed_windows)
@@ -188,23 +188,23 @@ class TieringWorker:
                 async with self._at_rest:
                     begin_load(store, windows)
                     await in_thread(store.flush)
-                self._failpoint("begun")
+                self.failpoint("begun")
                 before = {window: list(store.delay_files.of(window)) for window in windows}
                 files = [job_file(store.path, file) for window in windows for file in before[window]]
-                (count,) = await self._work(LoadJob(files, self._secret, str(dropped_path), str(sst)))
-                self._failpoint("sst")
+                (count,) = await self.work(LoadJob(files, self._secret, str(dropped_path), str(sst)))
+                self.failpoint("sst")
                 async with self._at_rest:
                     if count:
                         await in_thread(store.ingest, sst)
-                    self._failpoint("ingested")
+                    self.failpoint("ingested")
                     for window in windows:
                         await complete_windows(store, [window])
                         if store.delay_files.of(window) == before[window]:
                             old_paths += commit_load(store, window, journal.end(window), again=window in again)
-                            self._failpoint("loaded")
+                            self.failpoint("loaded")
                     await in_thread(store.flush)
                 remove(old_paths)
-                self._failpoint("unlinked")
+                self.failpoint("unlinked")
             finally:
                 sst.unlink(missing_ok=True)
         self._load_event.set()
@@ -227,15 +227,15 @@ class TieringWorker:
         async with self._watch(store, windows) as journal, self._dropped_keys(store, live_windows) as dropped_path:
             try:
                 journal.mark()
-                self._failpoint("listed")
+                self.failpoint("listed")
                 before = {window: list(delay_files.of(window)) for window in windows}
                 jobs = [
                     (window, str(path), [job_file(store.path, file) for file in before[window]])
                     for window, path in paths.items()
                 ]
                 job = RewriteJob(self._shard, self._secret, str(dropped_path), jobs)
-                new_files = _files_of(await self._work(job) if live_windows else [], numbers)
-                self._failpoint("rewritten")
+                new_files = _files_of(await self.work(job) if live_windows else [], numbers)
+                self.failpoint("rewritten")
                 present_keys = await _present_keys(store, new_files, journal)
                 files_by_window = {file.about.window: file for file in new_files}
                 async with self._at_rest:
@@ -246,12 +246,12 @@ class TieringWorker:
                         file, changes = files_by_window.get(window), journal.end(window)
                         old_paths += commit_rewrite(store, window, file, changes, present_keys[file] if file else ())
                         done.add(window)
-                        self._failpoint("replaced")
+                        self.failpoint("replaced")
                         await asyncio.sleep(0)
                     await in_thread(store.flush)
-                self._failpoint("settled")
+                self.failpoint("settled")
                 remove(old_paths)
-                self._failpoint("removed")
+                self.failpoint("removed")
             finally:
                 remove(path for window, path in paths.items() if window not in done)
         self._counts.rewritten += len(windows)
@@ -283,20 +283,20 @@ class TieringWorker:
                     (window, str(path), [job_file(store.path, file) for file in group])
                     for path, group in zip(paths, groups, strict=True)
                 ]
-                answers = await self._work(RewriteJob(self._shard, self._secret, str(nothing_dropped), jobs))
-            self._failpoint("joined")
+                answers = await self.work(RewriteJob(self._shard, self._secret, str(nothing_dropped), jobs))
+            self.failpoint("joined")
             async with self._at_rest:
                 for about, number, group in zip(abouts_of(answers), numbers, groups, strict=True):
                     assert about is not None
                     file = CatalogFile(about, number)
                     old_paths += commit_join(store, group, file)
                     done.append(file)
-                    self._failpoint("replaced")
+                    self.failpoint("replaced")
                     await asyncio.sleep(0)
                 await in_thread(store.flush)
-            self._failpoint("settled")
+            self.failpoint("settled")
             await in_thread(remove, old_paths)
-            self._failpoint("removed")
+            self.failpoint("removed")
         finally:
             remove(paths[len(done) :])
         self._counts.joined += 1

@@ -27,7 +27,7 @@ class RabbitMqOptions(BaseModel):
 
     `routing_key`: text in which `{{ topic }}` and `{{ key }}` stand for those of the message. `mandatory`: a message
     that reaches no queue fails; otherwise it is lost. `persistent`: queues keep it across a restart of the broker.
-    `envelope`: the payload is a held task of `celery` or `dramatiq`, which says where it goes.
+    `envelope`: the payload is a held task of `celery` or `dramatiq`, with its own exchange and routing key.
 
     `stream`: the stream to publish to by the stream protocol, without the other options; empty: AMQP. `stream_port`: of
     that protocol; 0 = 5552, and 5551 with TLS.
@@ -66,7 +66,7 @@ class RabbitMqOptions(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the default of an option that version 0.2.0 does not know: it would leave out the declaration."""
+        """Without the default of `envelope`: version 0.2.0 cannot read a declaration with an unknown option."""
         fields: dict[str, Any] = dump(self)
         if self.envelope == "none":
             fields.pop("envelope", None)

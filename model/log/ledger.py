@@ -114,8 +114,15 @@ class Entry:
     base: int | None = None
     named: Mapping[int, bytes] = field(default_factory=dict)
     topics: tuple[str, ...] | None = None
+    _encoded: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def encode(self) -> bytes:
+        """Encoded once: a master writes an entry to its ledger and to its store."""
+        if not self._encoded:
+            self._encoded.append(self._encode())
+        return self._encoded[0]
+
+    def _encode(self) -> bytes:
         document: dict[str, object] = {
             "v": ENTRY_FORMAT, "n": self.number, "applied": self.applied, "cursor": self.cursor.hex(), "at": self.at,
             "pending": self.pending, "checksum": f"{self.checksum:016x}", "fates": list(self.outcomes),

@@ -17,7 +17,6 @@ from duemq.model.log.ledger import Answer
 from duemq.model.messages.message import CANCEL, Terms, change_frame
 from duemq.model.messages.names import of_client
 from duemq.model.messages.plain import change_by_name
-from duemq.model.messages.record import Partition
 from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.gateway.message_resolver import Address, MessageResolver, NamedAddress, Target
@@ -29,27 +28,31 @@ _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 @dataclass(slots=True)
 class _Item:
-    """One change of a call. `shard`, `offset`: of its command, -1 without one. `message`: the message that it applies
-    to, once known."""
+    """One change of a call. `offset`: of its command, -1 without one. `message`: the message that it applies to, once
+    known."""
 
     ref: str
     target: Target
     due: int
-    shard: int = -1
     offset: int = -1
     answered: TimedAnswer | None = None
     message: Address | None = None
     ended_at: int = 0
 
-    def frame(self, kind: int, terms: Terms | None, by: str) -> bytes | None:
-        """The command; None without one, because there is no such message or it has no shard."""
-        if isinstance(self.target, Address):
-            self.shard, self.message = self.target.shard, self.target
-            return change_frame(kind, self.target.first_key, self.due, terms, by)
-        if isinstance(self.target, NamedAddress):
-            self.shard = self.target.shard
+    @property
+    def is_known(self) -> bool:
+        """Whether its shard has answered, about a message."""
+        return self.answered is not None and self.answered.answer is not Answer.UNKNOWN
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the message is known, and ended before this change."""
+        return self.message is not None and self.answered is not None and self.answered.answer in _ENDED
+
+    def frame(self, kind: int, terms: Terms | None, by: str) -> bytes:
+        if self.message is None:
             return change_by_name(kind, self.ref, self.due, by)
-        return None
+        return change_frame(kind, self.message.first_key, self.due, terms, by)
 
     def outcome(self, kind: int) -> ChangeOutcome:
         if self.target is None:
@@ -91,18 +94,24 @@ class MessageChanges:
         targets = await self._targets(refs, by_name=terms is None)
         items = [_Item(*one) for one in zip(refs, targets, dues, strict=False)]
         by_shard: dict[int, list[_Item]] = {}
-        batches: dict[Partition, list[bytes]] = {}
         for item in items:
-            if (frame := item.frame(kind, terms, by)) is not None:
-                by_shard.setdefault(item.shard, []).append(item)
-                batches.setdefault((BUFFER, item.shard), []).append(frame)
-        if batches:
+            if isinstance(item.target, Address):
+                item.message = item.target
+            elif not isinstance(item.target, NamedAddress):
+                continue
+            by_shard.setdefault(item.target.shard, []).append(item)
+        if by_shard:
+            batches = {
+                (BUFFER, shard): [item.frame(kind, terms, by) for item in some] for shard, some in by_shard.items()
+            }
             await self._decide(by_shard, batches)
+            with_times = times or len(refs) <= _WITH_TIME
             for shard, some in by_shard.items():
-                await self._find_holders(shard, some)
-            if times or len(refs) <= _WITH_TIME:
-                for shard, some in by_shard.items():
-                    await self._find_end_times(shard, some)
+                # The entry of an older master, or of a cycle with very many changes, does not say which message it was.
+                if untold := [item for item in some if item.message is None and item.is_known]:
+                    await self._find_holders(shard, untold, some[-1].offset)
+                if with_times and (ended := [item for item in some if item.has_ended]):
+                    await self._find_end_times(shard, ended)
         return [item.outcome(kind) for item in items]
 
     async def _targets(self, refs: Sequence[str], *, by_name: bool) -> list[Target]:
@@ -146,48 +155,32 @@ class MessageChanges:
             await asyncio.gather(*waits)
         for shard, some in by_shard.items():
             for item in some:
-                item.answered = progress_of[shard].answer(item.offset)
+                answered = item.answered = progress_of[shard].answer(item.offset)
+                if item.message is None and answered is not None and answered.first_key is not None:
+                    item.message = self._addresses.of_key(shard, answered.first_key)
 
-    async def _find_holders(self, shard: int, items: Sequence[_Item]) -> None:
-        """Find the messages that have the names of changes.
+    async def _find_holders(self, shard: int, items: Sequence[_Item], offset: int) -> None:
+        """Find the messages with the names of these changes, once the command at `offset` is applied.
 
         Only for the answers: if a lookup fails, the answer has the name instead of the id.
         """
-        untold: list[_Item] = []  # an older master, or one change of very many
-        for item in items:
-            answered = item.answered
-            if item.message is not None or answered is None:
-                continue
-            if answered.first_key is not None:
-                item.message = self._addresses.of_key(shard, answered.first_key)
-            elif answered.answer is not Answer.UNKNOWN:
-                untold.append(item)
-        if not untold:
-            return
-        names = [of_client(item.ref) for item in untold]
+        names = [of_client(item.ref) for item in items]
         try:
-            messages = await self._names.messages(shard, names, items[-1].offset)
+            messages = await self._names.messages(shard, names, offset)
         except (Unavailable, OutcomeUnknown):
             return
-        for item, name in zip(untold, names, strict=True):
+        for item, name in zip(items, names, strict=True):
             if (holder := messages.get(name)) is not None:
                 address = self._addresses.of(holder.state.id)
                 item.message = address if isinstance(address, Address) else None
 
     async def _find_end_times(self, shard: int, items: Sequence[_Item]) -> None:
-        ended = [
-            (item, item.message.first_key)
-            for item in items
-            if item.message is not None and item.answered is not None and item.answered.answer in _ENDED
-        ]
-        if not ended:
-            return
-        last = max(item.offset for item, _ in ended)
+        first_keys = [item.message.first_key for item in items if item.message is not None]
         try:
-            end_times = await self._backend.reader.when_ended(shard, [first_key for _, first_key in ended], last)
+            end_times = await self._backend.reader.when_ended(shard, first_keys, items[-1].offset)
         except Unavailable:
             return  # the answers are known, and some of the changes may be made
-        for (item, _), at in zip(ended, end_times, strict=True):
+        for item, at in zip(items, end_times, strict=True):
             item.ended_at = at
 
 
@@ -210,7 +203,8 @@ class _Group:
 class NameLookups:
     """Lookups of names: one at a time per shard, and names that arrive during one share the next.
 
-    Batches names, because in a cluster a lookup is a request to a node, which costs more than the names in it."""
+    Batches names, because in a cluster a lookup is a request to a node, which costs more than the names in it.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

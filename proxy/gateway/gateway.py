@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from itertools import count, islice
 from typing import Any, ParamSpec, TypeVar
 
@@ -84,7 +84,7 @@ class CommandGateway:
         self._backend, self._answer_s = backend, answer_s
         self._selection = selection or ByKey(backend.shards)
         self._addresses, self._names = MessageResolver(backend), Names(backend, answer_s)
-        self._changes = MessageChanges(backend, self._addresses, self._append, answer_s)
+        self._changes = MessageChanges(backend, self._addresses, partial(self._append, for_answer=True), answer_s)
         self._turn = count()
         # Ids of direct messages only need to differ; 2**40 leaves room to count up from anywhere.
         self._unique = count(secrets.randbits(40))
@@ -108,12 +108,15 @@ class CommandGateway:
         if (reason := self._backend.why_closed()) is not None:
             raise Unavailable(reason)
 
-    async def _append(self, batches: Batches) -> AppendResults:
-        """Durable when it returns. Reports the result to the selection. Raises Unavailable if nothing was appended."""
+    async def _append(self, batches: Batches, *, for_answer: bool) -> AppendResults:
+        """See `Bus.append`. Reports the result to the selection. Raises Unavailable if nothing was appended."""
         shards = [partition for topic, partition in batches if topic == BUFFER]
+        for shard in shards if for_answer else ():
+            with suppress(Unavailable):
+                self._backend.progress(shard).call()
         started = time.perf_counter()
         try:
-            results = await self._backend.bus.append(batches)
+            results = await self._backend.bus.append(batches, for_answer=for_answer)
         except Unavailable as error:
             failed = error.failures if isinstance(error, PartlyAppended) else batches
             for topic, partition in failed:
@@ -127,10 +130,12 @@ class CommandGateway:
             self._selection.measured(shard, spent)
         return results
 
-    async def _append_parts(self, batches: Batches) -> tuple[AppendResults, dict[Partition, Rejected]]:
+    async def _append_parts(
+        self, batches: Batches, *, for_answer: bool
+    ) -> tuple[AppendResults, dict[Partition, Rejected]]:
         """The appended parts, and why the parts for other partitions failed. Raises an error that all parts have."""
         try:
-            return await self._append(batches), {}
+            return await self._append(batches, for_answer=for_answer), {}
         except PartlyAppended as error:
             return error.results, {where: _as_rejection(failure) for where, failure in error.failures.items()}
 
@@ -144,7 +149,7 @@ class CommandGateway:
         outgoing = self._outgoing(drafts, refused, state_of, now, at_once)
         if not outgoing.batches:
             return list(refused.values())
-        results, failures = await self._append_parts(outgoing.batches)
+        results, failures = await self._append_parts(outgoing.batches, for_answer=any(draft.name for draft in drafts))
         if direct := sum(outgoing.places[index][0] in results for index in outgoing.direct_ids):
             self._backend.count_direct(direct)
         answers: list[Receipt | Rejected] = []
@@ -352,7 +357,7 @@ class CommandGateway:
         shard = shard_of_content(import_command.sha256, self._backend.shards)
         progress = self._backend.progress(shard)
         progress.check()
-        results = await self._append({(BUFFER, shard): [import_frame(import_command)]})
+        results = await self._append({(BUFFER, shard): [import_frame(import_command)]}, for_answer=True)
         offset = results[BUFFER, shard].first_offset
         id_ = f"{shard}-{offset}"
         if not await applied_in_time(progress, offset, self._answer_s) or (answered := progress.answer(offset)) is None:

@@ -67,7 +67,7 @@ class RemoteReader:
         self._view, self._http, self._clock = view, http, clock
         self._silent: dict[str, float] = {}  # silent nodes, and until when they are avoided
         # Places in use, by node and subject.
-        self._lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
+        self.lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
         document = (await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset}))["state"]
@@ -210,9 +210,9 @@ class RemoteReader:
     async def _place(self, node: Member, about: str) -> AsyncIterator[None]:
         """A place among the requests to a node about one subject. Raises Unavailable if none becomes free in time."""
         name = node.name, about
-        lane = self._lanes.get(name)
+        lane = self.lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = asyncio.Semaphore(_LANE)
+            lane = self.lanes[name] = asyncio.Semaphore(_LANE)
         try:
             async with asyncio.timeout(_QUEUE_S):
                 await lane.acquire()

@@ -42,13 +42,13 @@ _UNSURE: Final = frozenset((Unavailable.code, OutcomeUnknown.code))
 
 
 class TopicWork:
-    """See `Work`. `most_redrives`: of a record; 0: unlimited."""
+    """See `JobWork`. `most_redrives`: of a record; 0: unlimited."""
 
     def __init__(self, gateway: Gateway, most_redrives: int) -> None:
         self._gateway, self._most_redrives = gateway, most_redrives
 
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
-        """See `Work`. The cursor is an entry: the first one to examine."""
+        """See `JobWork`. The cursor is an entry: the first one to examine."""
         info = await source_of(self._gateway, order.source)
         partition, offset = (0, info.start_offsets[0]) if cursor is None else place_of(cursor)
         bus = self._gateway.bus

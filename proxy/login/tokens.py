@@ -99,7 +99,7 @@ class Issuer:
 
     def role_values(self, claims: Mapping[str, Any]) -> list[str]:
         """The values of `login.roles_claim`; empty if it is missing."""
-        return _values(claims, self.settings.roles_claim)
+        return values_at(claims, self.settings.roles_claim)
 
     async def id_claims(self, token: str) -> Mapping[str, Any] | None:
         """The claims of a valid ID token for the console; else None. Raises Unavailable."""
@@ -215,7 +215,7 @@ def _read_key(published: Mapping[str, Any]) -> _PublishedKey | None:
     return _PublishedKey(key.key, _RSA if is_rsa else (key.algorithm_name,))
 
 
-def _values(claims: Mapping[str, Any], path: str) -> list[str]:
+def values_at(claims: Mapping[str, Any], path: str) -> list[str]:
     """The texts at a claim; dots lead into objects, as in `realm_access.roles`. A text is split into words."""
     value: Any = claims
     if path in claims:

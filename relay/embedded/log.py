@@ -36,7 +36,7 @@ class EmbeddedLog:
     def __init__(
         self, group: str, bus: Callable[[], Bus], schedule: Scheduler, clock: Callable[[], int], log_id: str = ""
     ) -> None:
-        self._group, self._bus, self._schedule, self._clock = group, bus, schedule, clock
+        self.group, self._bus, self._schedule, self._clock = group, bus, schedule, clock
         self._log_id = log_id
 
     async def open(
@@ -47,7 +47,7 @@ class EmbeddedLog:
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Any]], None],
     ) -> EmbeddedSource:
-        return EmbeddedSource(self._bus, self._group, [*sorted(topics), *retry], gained, lost, self._log_id)
+        return EmbeddedSource(self._bus, self.group, [*sorted(topics), *retry], gained, lost, self._log_id)
 
     async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         """The message is named after its position, so a message sent back twice, before and after a crash, arrives
@@ -57,8 +57,8 @@ class EmbeddedLog:
             return to
         dead = DeadLetter(refused)
         log.warning(
-            "%s: %r, of %d bytes, cannot be sent back and becomes a dead letter: %s", self._group, message,
-            len(message.payload), refused, extra={"action": "refused", "group": self._group},
+            "%s: %r, of %d bytes, cannot be sent back and becomes a dead letter: %s", self.group, message,
+            len(message.payload), refused, extra={"action": "refused", "group": self.group},
         )  # fmt: skip
         size: Pairs = [(SIZE, b"%d" % len(message.payload))]
         for payload in (message.value, message.value and b""):
@@ -69,7 +69,7 @@ class EmbeddedLog:
     def _draft(
         self, message: Message, to: Wait | DeadLetter, error: str, payload: bytes | None, more: Pairs | None = None
     ) -> Draft:
-        letter = letter_of(self._group, message, to, error)
+        letter = letter_of(self.group, message, to, error)
         now = self._clock()
         name, fingerprint = of_return(letter.name, letter.topic.encode(), message.key, payload)
         count, headers = pack_headers([*letter.headers, *(more or ())])
@@ -90,7 +90,7 @@ class EmbeddedLog:
             elif receipt.conflict:
                 refused = "name_conflict"
 
-        await Loop("return", turn, self._group, ends_on=(Exception,), longest_s=10.0).run()
+        await Loop("return", turn, self.group, ends_on=(Exception,), longest_s=10.0).run()
         return refused
 
     async def renew(self, topics: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class LogRecord:
-    """See `message.Record`."""
+    """See `message.KafkaRecord`."""
 
     topic: str
     partition: int

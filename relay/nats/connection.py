@@ -70,14 +70,14 @@ class NatsConnection:
 
     def __init__(self, resolver: Resolver, timeout_s: float) -> None:
         self.lost: Reply | None = None
-        self._client = _Client()
-        self._client._transport = _Transport(resolver)  # else it creates its own
+        self.client = _Client()
+        self.client._transport = _Transport(resolver)  # else it creates its own
         self._opened = False
         self._timeout_s = timeout_s
         self._error: Exception | None = None
         self._inbox = ""
         self._count = 0
-        self._waiting: dict[str, _Waiting] = {}
+        self.waiting: dict[str, _Waiting] = {}
         self._unflushed: list[asyncio.Future[Reply]] = []
         self._flushing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -107,7 +107,7 @@ class NatsConnection:
         password, token = credentials.password.get_secret_value(), credentials.token.get_secret_value()
         user_key = _user_key(credentials)
         self._opened = True
-        await self._client.connect(
+        await self.client.connect(
             [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
             connect_timeout=self._timeout_s, ping_interval=self._timeout_s,  # type: ignore[arg-type]  # floats do
             max_outstanding_pings=2,
@@ -118,11 +118,11 @@ class NatsConnection:
             tls_hostname=host, **user_key,
         )  # fmt: skip
         check_tls()
-        if not self._client.is_connected:  # nats-py takes an end of file for success
+        if not self.client.is_connected:  # nats-py takes an end of file for success
             raise ConnectionError("the server closed the connection at once")
-        inbox = self._client.new_inbox()
+        inbox = self.client.new_inbox()
         self._inbox = f"{inbox}."
-        await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
+        await self.client.subscribe(f"{inbox}.*", cb=self._on_answer)
         await self._ping()  # errors of the subscription have arrived by then
 
     @property
@@ -132,12 +132,12 @@ class NatsConnection:
     @property
     def servers(self) -> list[str]:
         """URLs of the cluster's other servers, as announced by this one."""
-        return [server.geturl() for server in self._client.discovered_servers]
+        return [server.geturl() for server in self.client.discovered_servers]
 
     @property
     def max_bytes(self) -> int:
         """Limit for payload plus headers, as announced by the server."""
-        return self._client.max_payload
+        return self.client.max_payload
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str], *, jetstream: bool) -> Reply:
         """`jetstream`: return the stream's answer; else return once the server has read the message."""
@@ -145,14 +145,14 @@ class NatsConnection:
         token = str(self._count)
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()
-        self._waiting[token] = _Waiting(subject, reply)
+        self.waiting[token] = _Waiting(subject, reply)
         if self._timer is None:
             self._timer = loop.call_later(_WATCH_S, self._watch)
         try:
             if jetstream:
-                await self._client.publish(subject, payload, self._inbox + token, headers)
+                await self.client.publish(subject, payload, self._inbox + token, headers)
             else:
-                await self._client.publish(subject, payload, "", headers)
+                await self.client.publish(subject, payload, "", headers)
                 self._unflushed.append(reply)
                 if self._flushing is None:
                     self._flushing = asyncio.create_task(self._flush(), name="flush to NATS")
@@ -160,7 +160,7 @@ class NatsConnection:
         except (errors.ConnectionClosedError, errors.OutboundBufferLimitError) as error:
             return self.lost or away(self._error or error, "connection_lost")
         finally:
-            self._waiting.pop(token, None)
+            self.waiting.pop(token, None)
 
     async def close(self) -> None:
         """Idempotent."""
@@ -171,14 +171,14 @@ class NatsConnection:
             return
         with suppress(TimeoutError, OSError, errors.Error):
             async with asyncio.timeout(_CLOSE_S):
-                await self._client.close()
+                await self.client.close()
 
     def _watch(self) -> None:
         """Check the connection while messages wait, whether or not nats-py calls `closed_cb`."""
         self._timer = None
-        if not self._client.is_connected:
-            self._lose(away(self._client.last_error or self._error, "connection_lost"))
-        elif self._waiting:
+        if not self.client.is_connected:
+            self._lose(away(self.client.last_error or self._error, "connection_lost"))
+        elif self.waiting:
             self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     async def _flush(self) -> None:
@@ -199,16 +199,16 @@ class NatsConnection:
         # nats-py writes a ping at once but publications later: wait until they are written, that is, until fewer bytes
         # are # pending than before. Its `flush` returns without an answer if the connection's reader is gone; `rtt`
         # does not.
-        left = self._client.pending_data_size
-        while left and self._client.is_connected:  # nats-py has no event for this
+        left = self.client.pending_data_size
+        while left and self.client.is_connected:  # nats-py has no event for this
             await asyncio.sleep(_LOOK_S)
-            before, left = left, self._client.pending_data_size
+            before, left = left, self.client.pending_data_size
             if left < before:
                 break
-        await self._client.rtt(self._timeout_s)  # type: ignore[arg-type]
+        await self.client.rtt(self._timeout_s)  # type: ignore[arg-type]
 
     async def _on_answer(self, message: Msg) -> None:
-        waiting = self._waiting.get(message.subject[len(self._inbox) :])
+        waiting = self.waiting.get(message.subject[len(self._inbox) :])
         if waiting is not None:
             resolve(waiting.reply, acknowledged(message.data, message.headers))
 
@@ -218,14 +218,14 @@ class NatsConnection:
         _, refused, subject = text.partition("permissions violation for publish to ")
         if refused:  # the server drops the message without an answer; nats-py lower-cases the text
             subject = subject[1:-1]  # without the quotes
-            for waiting in self._waiting.values():
+            for waiting in self.waiting.values():
                 if waiting.subject.lower() == subject:
                     resolve(waiting.reply, away(error))
         elif "permissions violation" in text:
             self._lose(away(error))  # may not read the inbox: no answer would ever come
 
     async def _on_closed(self) -> None:
-        self._lose(away(self._client.last_error or self._error, "connection_lost"))
+        self._lose(away(self.client.last_error or self._error, "connection_lost"))
 
     def _lose(self, reply: Reply) -> None:
         if self.lost is not None:
@@ -233,7 +233,7 @@ class NatsConnection:
         self.lost = reply
         if self._timer is not None:
             self._timer.cancel()
-        for waiting in self._waiting.values():
+        for waiting in self.waiting.values():
             resolve(waiting.reply, reply)
         if self._flushing is not None and self._flushing is not asyncio.current_task():
             self._flushing.cancel()

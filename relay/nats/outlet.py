@@ -54,10 +54,10 @@ class NatsOutlet(ConnectedOutlet[NatsConnection]):
         return reply
 
     async def _connect(self) -> NatsConnection | Reply:
-        if (lost := self._connection) is not None:  # its socket may be open still
+        if (lost := self.connection) is not None:  # its socket may be open still
             self._servers = lost.servers[:_MAX_SERVERS]
             await lost.close()
-            self._connection = None
+            self.connection = None
         failures: list[Reply] = []
         for url in (self._url, *self._servers):
             connected = await self._connect_to(url)

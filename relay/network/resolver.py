@@ -55,20 +55,20 @@ class Resolver:
 
     def __init__(self, allowed: Sequence[Network], lookup: Lookup | None = None) -> None:
         self._allowed, self._lookup = allowed, lookup or _look_up
-        self._names: dict[str, _Name] = {}
+        self.names: dict[str, _Name] = {}
 
     def fresh(self, host: str) -> bool:
         """Whether the last answer is fresh."""
-        name = self._names.get(host)
+        name = self.names.get(host)
         return name is not None and asyncio.get_running_loop().time() < name.good_until
 
     async def addresses(self, host: str) -> list[str]:
         """Addresses to connect to, at least one. `host`: a name or an address. Raises NoAddress."""
-        name = self._names.get(host)
+        name = self.names.get(host)
         if name is None:
-            if len(self._names) >= _MAX_NAMES:
-                del self._names[next(iter(self._names))]
-            name = self._names[host] = _Name()
+            if len(self.names) >= _MAX_NAMES:
+                del self.names[next(iter(self.names))]
+            name = self.names[host] = _Name()
         now = asyncio.get_running_loop().time()
         if now < name.good_until:
             return name.usable()
@@ -82,7 +82,7 @@ class Resolver:
 
     def failed(self, host: str, address: str) -> None:
         """Connecting to this address failed: try the others, and resolve the name again soon."""
-        if (name := self._names.get(host)) is not None:
+        if (name := self.names.get(host)) is not None:
             name.failed.add(address)
             name.good_until = min(name.good_until, name.looked_up + _AGAIN_S)
 
@@ -103,7 +103,7 @@ class Resolver:
         raise error or LookupFailed(f"{host} has no address")
 
     async def close(self) -> None:
-        for name in self._names.values():
+        for name in self.names.values():
             if name.look_up is not None:
                 name.look_up.cancel()
                 await asyncio.wait([name.look_up])

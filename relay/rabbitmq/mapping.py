@@ -20,6 +20,7 @@ Value = str | bytes | int | None | list[str | bytes | None]
 
 _PROPERTIES: Final = {"content-type": "content_type", "content-encoding": "content_encoding"}
 """Headers that are properties in AMQP."""
+_TASK_PROPERTIES: Final = ("correlation_id", "reply_to", "timestamp", "type", "user_id", "app_id")
 _ROUTES: Final = ("CC", "BCC")
 """RabbitMQ would also send the message to these queues, which a producer may not decide. They get a prefix."""
 _OWN: Final = "duemq-"
@@ -76,14 +77,14 @@ class Mapping:
 
     def _celery(self, message: Message) -> Publication:
         task = celery_task(message)
-        own, expiration_ms = task.properties, task.expiration_ms
+        own, expiration_ms = typed(task.properties), task.expiration_ms
         properties = BasicProperties(
             content_type=task.content_type, content_encoding=task.content_encoding, headers=typed(task.headers),
             delivery_mode=own.get("delivery_mode", self._mode), priority=task.priority,
-            correlation_id=own.get("correlation_id"), reply_to=own.get("reply_to"),
             expiration=None if expiration_ms is None else str(expiration_ms),
+            **{name: own[name] for name in _TASK_PROPERTIES if name in own},
         )  # fmt: skip
-        size = 2 * len(json.dumps(task.headers)) + len(json.dumps(own))
+        size = 2 * len(json.dumps(task.headers)) + len(json.dumps(task.properties))
         return _task(message, task.exchange, task.routing_key, properties, size, task.body)
 
     def _routing_key(self, message: Message) -> str:

@@ -89,7 +89,7 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
             reply = await publisher.publish(id_, publication)
             if reply.status == PRECONDITION_FAILED:
                 break
-            if not self._may_concern_another(reply):
+            if not self._refused_by_name(reply):
                 return reply
             if names(reply, publication.exchange, publication.routing_key):
                 return reply._replace(result=Result.FAILED)
@@ -99,7 +99,7 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
         async with self._alone:
             try:
                 async with asyncio.timeout(self._connect_s):
-                    connection = self._connection
+                    connection = self.connection
                     if connection is None or not connection.open:
                         return _LOST
                     if connection.blocked:
@@ -115,10 +115,10 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
                 publisher.close()
         if reply.status == PRECONDITION_FAILED:
             return reply._replace(result=Result.REJECTED)
-        return reply._replace(result=Result.FAILED) if self._may_concern_another(reply) else reply
+        return reply._replace(result=Result.FAILED) if self._refused_by_name(reply) else reply
 
-    def _may_concern_another(self, reply: Reply) -> bool:
-        """Whether the broker refused a routing key or an exchange that only some messages have."""
+    def _refused_by_name(self, reply: Reply) -> bool:
+        """Whether the broker refused a routing key or an exchange: other messages have others."""
         return (self._mapping.by_message and topic_refused(reply)) or (
             self._options.envelope == "celery" and exchange_refused(reply)
         )
@@ -132,11 +132,11 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
             return Reply(Result.AWAY, "tls", str(error))
         try:
             async with asyncio.timeout(self._connect_s):
-                connection = self._connection
+                connection = self.connection
                 if connection is None or not connection.open:
                     connection = RabbitMqConnection(self._resolver, self._silent_s)
                     await connection.connect(parameters)
-                    self._connection = connection
+                    self.connection = connection
                 connection.publisher = await self._new_publisher(connection)
         except TimeoutError:
             return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")

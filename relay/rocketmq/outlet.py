@@ -67,7 +67,7 @@ class RocketMqOutlet(ConnectedOutlet[RocketMqConnection]):
 
     async def _connect(self) -> RocketMqConnection | Reply:
         given = self._credentials
-        old, self._connection = self._connection, None
+        old, self.connection = self.connection, None
         if old is not None:
             self._retire(old)
         keys = Credentials(given.username, given.password.get_secret_value())

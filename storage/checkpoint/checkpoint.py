@@ -83,7 +83,7 @@ def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) 
     store.flush()
     with translate_errors(into):
         into.parent.mkdir(parents=True, exist_ok=True)
-        Checkpoint(store._db).create_checkpoint(str(into))
+        Checkpoint(store.db).create_checkpoint(str(into))
         for name in store.delay_files.names() if delay_files else ():
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -112,9 +112,9 @@ class DelayFileReader:
         """`ids`: issues the ids of messages in imported files."""
         self._folder, self._ids = folder, ids
         self._lock = Lock()
-        self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
+        self.open_files: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
         self._parts: _Latest[_CachedPart] = _Latest(_MAX_PARTS, _PART_BYTES)
-        self._key_indexes: _Latest[KeyIndex] = _Latest(_MAX_INDEXES, _INDEX_BYTES)
+        self.key_indexes: _Latest[KeyIndex] = _Latest(_MAX_INDEXES, _INDEX_BYTES)
         self._closed = False
 
     def rows(
@@ -220,38 +220,38 @@ class DelayFileReader:
     def _key_index(self, file: CatalogEntry) -> tuple[KeyIndex, bool]:
         """The index of a file, and whether the file had to be opened for it."""
         with self._lock:
-            if (key_index := self._key_indexes.get(file)) is not None:
+            if (key_index := self.key_indexes.get(file)) is not None:
                 return key_index, False
         content, lock = self._open_file(file)
         with lock:
             key_index = content.key_index()
         with self._lock:
-            self._key_indexes.put(file, key_index, key_index.size)
+            self.key_indexes.put(file, key_index, key_index.size)
         return key_index, True
 
     def _open_file(self, file: CatalogEntry) -> _Open:
         with self._lock:
             if self._closed:
                 raise Unavailable("the store is closed")
-            if (open_file := self._open.get(file)) is not None:
+            if (open_file := self.open_files.get(file)) is not None:
                 return open_file
         new_file = _Open(file.open(self._folder, self._ids), Lock())
         with self._lock:
-            if (open_file := self._open.get(file)) is None:
-                self._open.put(file, new_file, new_file.content.footer_bytes)
+            if (open_file := self.open_files.get(file)) is None:
+                self.open_files.put(file, new_file, new_file.content.footer_bytes)
             return open_file or new_file
 
     def forget(self, files: Iterable[CatalogEntry]) -> None:
         """Drop files that leave the table."""
         with self._lock:
             for file in files:
-                self._open.pop(file)
+                self.open_files.pop(file)
                 self._parts.pop(file)
-                self._key_indexes.pop(file)
+                self.key_indexes.pop(file)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._open.clear()
+            self.open_files.clear()
             self._parts.clear()
-            self._key_indexes.clear()
+            self.key_indexes.clear()

@@ -216,7 +216,7 @@ class ImportFailure:
 
 @dataclass(frozen=True, slots=True)
 class InspectionResult:
-    """The content of an importable file: see `Intake`."""
+    """The content of an importable file: see `ImportedFileInfo`."""
 
     window: int
     rows: int

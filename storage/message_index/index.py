@@ -95,13 +95,13 @@ class MessageIndex:
         self._topics = IndexedTopics(self.state.topics if self.state else ())
         self.files = {U64.unpack(key)[0]: U64.unpack(at)[0] for key, at in store.each(INDEX_FILE)}
         """Import times (ms) of files that are not indexed yet, by the offset of their command."""
-        self._chunks: dict[int, int] = {}
-        self._runs: list[Run] = []
+        self.chunks: dict[int, int] = {}
+        self.runs: list[Run] = []
         if self.state is not None:
             sizes = ((U64.unpack(key)[0], len(raw) // ENTRY_BYTES) for key, raw in store.each(INDEX_CHUNK))
-            self._chunks = dict(sizes)
-            self._runs = list(self._stored_runs())
-        self._next = max([*self._chunks, *(run.number for run in self._runs)], default=0) + 1
+            self.chunks = dict(sizes)
+            self.runs = list(self._stored_runs())
+        self._next = max([*self.chunks, *(run.number for run in self.runs)], default=0) + 1
 
     def _stored_runs(self) -> Iterator[Run]:
         rows, start = self._store.cursor(), INDEX_RUN
@@ -148,7 +148,7 @@ class MessageIndex:
         else:
             batch.put(INDEX_STATE, self.state.encode())
         self._store.change(batch)
-        self._chunks, self._runs = {}, []
+        self.chunks, self.runs = {}, []
         self.files.clear()
         self.version += 1
 
@@ -162,7 +162,7 @@ class MessageIndex:
         puts: Puts = []
         if entries := self._topics.entries(rows):
             puts.append((INDEX_CHUNK + U64.pack(self._next), U64.pack(placed_ms) + b"".join(entries)))
-            self._chunks[self._next] = len(entries)
+            self.chunks[self._next] = len(entries)
             self._next += 1
             self.added += 1
         for offset in files:
@@ -193,12 +193,12 @@ class MessageIndex:
 
     def to_merge(self, now: int) -> Merge | None:
         """The next merge, if any. `now`: the ledger's time (ms)."""
-        chunks = self._chunks
+        chunks = self.chunks
         if len(chunks) >= _MAX_CHUNKS or sum(chunks.values()) >= _MAX_CHUNK_ENTRIES:
             some = list(_up_to(chunks.items(), [count for _, count in chunks.items()]))
             return Merge(chunks=tuple(some))
         groups: defaultdict[RunGroup, list[Run]] = defaultdict(list)
-        for run in self._runs:
+        for run in self.runs:
             if run.size < _MAX_MERGED // 2:
                 groups[run.group].append(run)
         for group, runs in groups.items():
@@ -218,13 +218,13 @@ class MessageIndex:
     def replace(self, merge: Merge, merged: Sequence[tuple[RunGroup, int, Sequence[tuple[bytes, bytes]]]]) -> None:
         """Replace the merged chunks or runs by new runs (group, entries, pages as from `pages_of`), if all of them
         still exist."""
-        runs = set(self._runs)
-        if not self._chunks.keys() >= dict(merge.chunks).keys() or not runs.issuperset(merge.runs):
+        runs = set(self.runs)
+        if not self.chunks.keys() >= dict(merge.chunks).keys() or not runs.issuperset(merge.runs):
             return
         batch = WriteBatch(raw_mode=True)
         for number, _ in merge.chunks:
             batch.delete(INDEX_CHUNK + U64.pack(number))
-            del self._chunks[number]
+            del self.chunks[number]
         for run in merge.runs:
             batch.delete_range(run.prefix, _prefix(run.group, run.number + 1))
         runs.difference_update(merge.runs)
@@ -235,16 +235,16 @@ class MessageIndex:
                 batch.put(run.prefix + end, page)
             runs.add(run)
         self._store.change(batch)
-        self._runs = sorted(runs)
+        self.runs = sorted(runs)
         self.version += 1
 
     def purge(self, horizon: int) -> None:
         """Drop the groups whose rows were all due before this time (ms)."""
-        for wait_class in {run.group.wait_class for run in self._runs}:
+        for wait_class in {run.group.wait_class for run in self.runs}:
             first = RunGroup(wait_class, first_kept_bucket(wait_class, horizon))
-            if any(run.group.wait_class == wait_class and run.group < first for run in self._runs):
+            if any(run.group.wait_class == wait_class and run.group < first for run in self.runs):
                 self._store.drop(b"", _prefix(RunGroup(wait_class, 0)), _prefix(first))
-                self._runs = [run for run in self._runs if run.group.wait_class != wait_class or run.group >= first]
+                self.runs = [run for run in self.runs if run.group.wait_class != wait_class or run.group >= first]
                 self.version += 1
 
     # --- searching ------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class MessageIndex:
         Other tasks may run between two parts. If `version` has changed, start again.
         """
         yield nsmallest(most, set(self._in_chunks(hash_, after)))
-        runs = self._runs
+        runs = self.runs
         for start in range(0, len(runs), _RUNS_TOGETHER):
             rows = self._store.cursor()
             places = [
@@ -275,7 +275,7 @@ class MessageIndex:
         return False
 
     def _in_chunks(self, hash_: bytes, after: bytes) -> Iterator[bytes]:
-        if not self._chunks:
+        if not self.chunks:
             return
         for _, raw in self._store.each(INDEX_CHUNK):
             placed_ms = U64.unpack_from(raw)[0]

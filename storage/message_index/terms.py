@@ -40,7 +40,7 @@ class IndexedTopics:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = tuple(patterns)
         self._matches = topic_matcher(self.patterns) if self.patterns else None
-        self._known: dict[bytes, bool] = {}
+        self.known: dict[bytes, bool] = {}
 
     def __bool__(self) -> bool:
         return bool(self.patterns)
@@ -55,7 +55,7 @@ class IndexedTopics:
     def entries(self, rows: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
         """The entries of messages, given as keys and rows, whose topics are indexed."""
         entries: list[bytes] = []
-        add, known = entries.append, self._known
+        add, known = entries.append, self.known
         for key, row in rows:
             topic_end = _ROW_BYTES + row[TOPIC_BYTES_AT]
             topic = row[_ROW_BYTES:topic_end]

@@ -79,7 +79,7 @@ class ShardStore:
     def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
         """`ids`: issues the ids of imported messages; not needed without any."""
         self.path = path
-        self._db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes, unlike its types
+        self.db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes, unlike its types
         self._options = without_log()
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
@@ -107,7 +107,7 @@ class ShardStore:
 
     def _get(self, key: bytes) -> bytes | None:
         with translate_errors(self.path):
-            value: bytes | None = self._db.get(key)
+            value: bytes | None = self.db.get(key)
             return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -115,7 +115,7 @@ class ShardStore:
         if not keys:
             return []
         with translate_errors(self.path):
-            values: list[bytes | None] = self._db.get(list(keys))
+            values: list[bytes | None] = self.db.get(list(keys))
             return values
 
     # --- by key ---------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class ShardStore:
     def has_row(self, key: bytes) -> bool:
         """Whether RocksDB has the row of a message. Does not read the row."""
         with translate_errors(self.path):
-            return next(iter(self._db.keys(from_key=ROW + key)), None) == ROW + key
+            return next(iter(self.db.keys(from_key=ROW + key)), None) == ROW + key
 
     def _near(self, keys: Sequence[bytes]) -> set[bytes]:
         """Those of the keys with a row in RocksDB."""
@@ -208,7 +208,7 @@ class ShardStore:
 
     def _first_at_or_after(self, prefix: bytes, key: bytes) -> tuple[int, int] | None:
         with translate_errors(self.path):
-            for row_key, raw in islice(self._db.items(from_key=prefix + key), 1):
+            for row_key, raw in islice(self.db.items(from_key=prefix + key), 1):
                 if row_key[:1] == prefix:
                     number, at = WHEN.unpack(raw)
                     return number, at
@@ -224,7 +224,7 @@ class ShardStore:
         rows: list[bytes] = []
         last, size = prefix + through, 0
         with translate_errors(self.path):
-            for key, row in islice(self._db.items(from_key=prefix + after + b"\x00"), max_count):
+            for key, row in islice(self.db.items(from_key=prefix + after + b"\x00"), max_count):
                 if key > last:
                     break
                 keys.append(key[1:])
@@ -286,12 +286,12 @@ class ShardStore:
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
         """The keys above `after` that are due before `before_ms`, to read in parts."""
         with translate_errors(self.path):
-            return KeyScan(self._db, after, first_key_at(before_ms))
+            return KeyScan(self.db, after, first_key_at(before_ms))
 
     def each(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All rows of one kind, in order, from `start` on: for housekeeping and verification."""
         with translate_errors(self.path):
-            for key, value in self._db.items(from_key=prefix + start):
+            for key, value in self.db.items(from_key=prefix + start):
                 if key[:1] != prefix:
                     return
                 yield key[1:], value
@@ -299,7 +299,7 @@ class ShardStore:
     def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All rows from `start`, a key with its prefix, to below `end`."""
         with translate_errors(self.path):
-            for key, value in self._db.items(from_key=start):
+            for key, value in self.db.items(from_key=start):
                 if key >= end:
                     return
                 yield key[1:], value
@@ -307,7 +307,7 @@ class ShardStore:
     def cursor(self) -> Any:
         """A cursor over the current rows. While it exists, the store cannot be closed."""
         with translate_errors(self.path):
-            return self._db.iter()
+            return self.db.iter()
 
     def windows(self) -> dict[int, int]:
         """How many messages are pending per 30-minute window (start in ms)."""
@@ -322,7 +322,7 @@ class ShardStore:
         """Read a range block by block. Raises CorruptStore with RocksDB's message if that fails."""
         last = ROW + first_key_at(before_ms)
         with translate_errors(self.path):
-            rows = self._db.iter()
+            rows = self.db.iter()
             rows.seek(ROW + after)
             while rows.valid() and rows.key() < last:
                 rows.next()
@@ -419,7 +419,7 @@ class ShardStore:
         """Write a batch that does not change the position."""
         size = batch.size_in_bytes()
         with translate_errors(self.path):
-            self._db.write(batch, self._options)
+            self.db.write(batch, self._options)
         self.unflushed_bytes += size
 
     def watch(self, windows: Collection[int]) -> Journal:
@@ -436,14 +436,14 @@ class ShardStore:
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         with translate_errors(self.path):
-            self._db.ingest_external_file([str(sst)], options)
+            self.db.ingest_external_file([str(sst)], options)
 
     def drop(self, prefix: bytes, start: bytes, end: bytes) -> None:
         """Drop a range of rows of one kind, excluding `end`."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(prefix + start, prefix + end)
         with translate_errors(self.path):
-            self._db.write(batch, self._options)
+            self.db.write(batch, self._options)
 
     def purge_ends(self, before_ms: int) -> None:
         """Forget the last endings of windows that start before this time."""
@@ -455,20 +455,20 @@ class ShardStore:
         for key in keys:
             batch.delete(key)
         with translate_errors(self.path):
-            self._db.write(batch, self._options)
+            self.db.write(batch, self._options)
 
     def flush(self) -> None:
         """Make everything written so far durable. Blocks; run it in a thread."""
         self.unflushed_bytes = 0
         with translate_errors(self.path):
-            self._db.flush(True)
+            self.db.flush(True)
 
     def compact(self, start: bytes | None = None, end: bytes | None = None) -> None:
         """Free the space of dropped ranges. Blocks; run it in a thread. `close` interrupts it."""
         with self._compacting, translate_errors(self.path):
             try:
                 if not self._closing:
-                    self._db.compact_range(start, end)
+                    self.db.compact_range(start, end)
             except Exception:
                 if not self._closing:
                     raise
@@ -478,11 +478,11 @@ class ShardStore:
         self._closing = True
         self.delay_files.reader.close()
         if stopped := self._compacting.locked():  # rocksdict refuses to close a database that is in use
-            self._db.cancel_all_background(True)
+            self.db.cancel_all_background(True)
         with self._compacting:
             try:
                 with translate_errors(self.path):
-                    self._db.close()
+                    self.db.close()
             except StoreFailed:
                 if not stopped:
                     raise

@@ -63,7 +63,7 @@ class Hasty(ModelShard):
     async def open_committer(self) -> Committer:
         committer = await super().open_committer()
         assert isinstance(committer, KafkaCommitter)
-        producer: Any = committer._producer
+        producer: Any = committer.producer
         begin, end = producer.begin, producer.commit
         ending: set[asyncio.Task[None]] = set()
 

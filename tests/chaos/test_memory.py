@@ -144,7 +144,7 @@ def test_a_million_waiters() -> None:
         for _ in range(20):
             answers = await asyncio.gather(*(progress.wait_until_applied(next(offsets), 0.01) for _ in range(50_000)))
             assert not any(answers)
-            assert progress.waiting == 0 and not progress._offsets
+            assert progress.waiting == 0 and not progress.offsets
         assert peak_rss_bytes(os.getpid()) - before < 256 << 20
 
     asyncio.run(scenario())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.faults import second_cluster
-from tests.chaos.world import World
+from tests.chaos.world import RECOVERED_S, World
 from tests.e2e.server import Server, run, wait_for
 
 ROUNDS, COUNT = 3, 400
@@ -56,7 +56,7 @@ def test_ids_of_what_a_restore_lost_mean_no_message_of_others(tmp_path: Path) ->
         assert len({*kept.values(), *lost.values()}) == len(kept) + len(lost), "an id was issued twice"
         for id_ in kept.values():
             assert server.call("POST", f"/v1/messages/{id_}:deliver-now").is_success
-        wait_for(lambda: len(server.records("daily")) >= len(kept), "all deliveries")
+        wait_for(lambda: len(server.records("daily")) >= len(kept), "all deliveries", RECOVERED_S)
         delivered = server.records("daily")
         assert Counter(record["headers"]["duemq-id"] for record in delivered) == Counter(kept.values())
         assert sorted(record["payload"] for record in delivered) == sorted(kept)

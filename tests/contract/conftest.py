@@ -10,6 +10,7 @@ import pytest
 
 from duemq.bus.base import AppendResult, Bus
 from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.bus.embedded.sync.log_sync import kernel_aio
 from duemq.bus.memory import MemoryBus, MemoryLog
 from tests.contract.kafka_plug import KafkaPlug
 
@@ -84,7 +85,7 @@ class MemoryPlug(_InHand):
 
 
 class EmbeddedPlug(_InHand):
-    """With `buffer_bytes` 0 every read comes from RocksDB."""
+    """With `buffer_bytes` 0 every read comes from RocksDB, and every sync takes the thread."""
 
     def __init__(self, folder: Path, buffer_bytes: int) -> None:
         super().__init__()
@@ -94,8 +95,9 @@ class EmbeddedPlug(_InHand):
     async def open(self, fault: Callable[[str], None] | None = None) -> Bus:
         await self.close()
         self._bus = await EmbeddedBus.open(
-            self._folder, buffer_bytes=self._tail_bytes, clock=self.clock, failpoint=fault
-        )
+            self._folder, buffer_bytes=self._tail_bytes, clock=self.clock, failpoint=fault,
+            aio=kernel_aio if self._tail_bytes else lambda: None,
+        )  # fmt: skip
         return self._bus
 
     async def close(self) -> None:

@@ -27,6 +27,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.model.messages.names import CursorName
 from duemq.model.messages.record import Partition, StoredRecord
+from tests.support.patience import SERVERS_S
 
 
 class RenamedCommitter:
@@ -56,11 +57,15 @@ class RenamedBus:
     def back(self, landed: AppendResults) -> AppendResults:
         return {(topic.removesuffix(self._suffix), partition): where for (topic, partition), where in landed.items()}
 
-    async def append(self, batches: Batches) -> AppendResults:
+    @property
+    def ahead(self) -> RenamedBus:
+        return self
+
+    async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         there = self.there(batches)
         landed = await self.inner.append(there)
         for (topic, partition), where in landed.items():
-            if self.inner._fetcher.follows((topic, partition)):
+            if self.inner.fetcher.follows((topic, partition)):
                 await self._reached(topic, partition, where.offset(len(there[topic, partition]) - 1) + 1)
         return self.back(landed)
 
@@ -68,17 +73,17 @@ class RenamedBus:
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
     ) -> list[StoredRecord]:
         topic += self._suffix
-        if self._own is None or topic not in self.inner._own:
+        if self._own is None or topic not in self.inner.own:
             return await self.inner.read(topic, partition, offset, max_records, max_bytes)
         end = await self.inner.end_offset(topic, partition)
         await self.inner.read(topic, partition, offset, max_records, max_bytes)  # the first read begins to follow
-        if partition < self.inner._own[topic]:
+        if partition < self.inner.own[topic]:
             await self._reached(topic, partition, end)
         return await self.inner.read(topic, partition, offset, max_records, max_bytes)
 
     async def _reached(self, topic: str, partition: int, end: int) -> None:
         subscription = self.inner.subscribe(topic, partition)
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(SERVERS_S):
             while self.inner.reach(topic, partition) < end:
                 await subscription.wait(1)
         subscription.close()

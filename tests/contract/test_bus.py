@@ -13,6 +13,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed, Unavailable
 from duemq.model.messages.names import PURGES, consumer_cursor
 from duemq.model.messages.record import pack_record
+from tests.support.patience import SERVERS_S
 
 if TYPE_CHECKING:
     from tests.contract.conftest import ClockedPlug, Plug
@@ -188,7 +189,7 @@ async def test_subscriptions_wake_for_what_they_follow(bus: Bus) -> None:
     assert not await whole.wait(0)
     waiting = asyncio.create_task(whole.wait())
     await bus.append({A0: frames(1, 2)})
-    assert await asyncio.wait_for(waiting, 300)
+    assert await asyncio.wait_for(waiting, SERVERS_S)
     assert not await second.wait(0)
     await bus.append({A1: frames(0, 1)})
     assert await second.wait(0)

@@ -13,6 +13,7 @@ from duemq.election.single import SingleElection
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.election.zookeeper.registry import Registry
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +37,7 @@ async def election(request: pytest.FixtureRequest) -> AsyncIterator[Election]:
 
 
 async def owns_all(election: Election) -> None:
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(SERVERS_S):
         while election.owned_shards() != ALL:
             await election.wait_for_change()
 
@@ -81,7 +82,7 @@ async def test_what_a_node_reports_is_seen(election: Election) -> None:
     await election.join()
     health = NodeHealth(NodeState.READY, lag={2: 17})
     await election.report(health)
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(SERVERS_S):
         while election.members()[0].health != health:
             await election.wait_for_change()
 

@@ -13,6 +13,7 @@ from tests.support.outlets.nats_site import NatsCoreSite, NatsSite
 from tests.support.outlets.rabbitmq_site import RabbitMQSite
 from tests.support.outlets.redis_site import RedisSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -124,7 +125,7 @@ async def test_where_nobody_is_there_it_says_so_and_goes_on_afterwards(site: Out
         assert reply.result in (Result.AWAY, Result.FAILED)
         assert reply.status
     await site.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVERS_S):
         while (await outlet.send(out_message(3))).result is not Result.ACCEPTED:  # noqa: ASYNC110  # it comes back
             await asyncio.sleep(0.1)
     ids = [each.id for each in await site.received(2)]

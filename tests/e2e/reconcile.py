@@ -12,7 +12,7 @@ import aiohttp
 
 from tests.e2e.load import now_ms
 from tests.e2e.outcomes import Message
-from tests.e2e.server import START_S
+from tests.support.patience import PROCESS_S
 
 Record = Mapping[str, Any]
 _ASKING = 8
@@ -43,7 +43,7 @@ def whole_batches(batches: Iterable[list[str]], records: Iterable[Record]) -> No
         assert sum(len(found.get(payload, ())) for payload in batch) in (0, len(batch)), "half a batch was accepted"
 
 
-async def nothing_pending(url: str, topic: str, within_s: float = START_S) -> None:
+async def nothing_pending(url: str, topic: str, within_s: float = PROCESS_S) -> None:
     """Wait until all messages of a topic have fallen due."""
     async with aiohttp.ClientSession(url) as session, asyncio.timeout(within_s):
         while True:
@@ -76,6 +76,6 @@ async def final_states(urls: Sequence[str], messages: Iterable[Message]) -> None
                 assert answer.status == 503, (shown, message.history)
             await asyncio.sleep(_AGAIN_S)
 
-    async with asyncio.timeout(START_S), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PROCESS_S), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         for _ in range(_ASKING):
             group.create_task(ask(session))

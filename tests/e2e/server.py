@@ -16,9 +16,10 @@ from typing import Any, Self
 
 import httpx
 
+from tests.support.patience import PROCESS_S, SERVERS_S
+
 BIN = Path(sys.executable).parent
 DUEMQ = BIN / "duemq"
-START_S, STOP_S = 300.0, 300.0  # when to give a process up; a shared machine may take minutes
 _PORTS = range(20_000, 32_000)  # below the ephemeral ones: no connection may take a port while its server is down
 
 
@@ -46,7 +47,7 @@ def run(
     stdin: str = "",
     url: str | None = None,
     key: str = "",
-    within_s: float = START_S,
+    within_s: float = PROCESS_S,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """A `duemq` command to its end. `key`: the API key that it presents. `variables`: further ones."""
@@ -62,7 +63,7 @@ def run(
     )
 
 
-def wait_for(condition: Callable[[], object], what: str, within_s: float = START_S) -> None:
+def wait_for(condition: Callable[[], object], what: str, within_s: float = SERVERS_S) -> None:
     """Until `condition` gives something true; it is asked every 20 ms."""
     deadline = time.monotonic() + within_s
     while not condition():
@@ -81,7 +82,7 @@ class Server:
         self.environment: dict[str, str] = {}
         self.log_path = data.with_name(f"{data.name}.log")
         self._process: subprocess.Popen[bytes] | None = None
-        self._http = httpx.Client(base_url=self.url, timeout=300)
+        self.http = httpx.Client(base_url=self.url, timeout=300)
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +90,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
-        self._http.close()
+        self.http.close()
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -113,7 +114,7 @@ class Server:
     def start(self, *options: str) -> Self:
         """Comes back once it is ready."""
         self.spawn(*options)
-        wait_for(self.is_ready, f"ready on {self.url}")
+        wait_for(self.is_ready, f"ready on {self.url}", PROCESS_S)
         return self
 
     def is_ready(self) -> bool:
@@ -125,14 +126,14 @@ class Server:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(STOP_S)
+        self.process.wait(PROCESS_S)
 
     def kill_all(self) -> None:
         """With the processes that work for it."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(STOP_S)
+        self.process.wait(PROCESS_S)
 
-    def stop(self, number: int = signal.SIGTERM, within_s: float = STOP_S) -> int:
+    def stop(self, number: int = signal.SIGTERM, within_s: float = PROCESS_S) -> int:
         """The exit code after this signal."""
         self.process.send_signal(number)
         return self.process.wait(within_s)
@@ -140,7 +141,7 @@ class Server:
     # --- the API, for tests that need no client of their own ------------------------------------------------------
 
     def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        return self._http.request(method, path, json=body)
+        return self.http.request(method, path, json=body)
 
     def send(self, topic: str, **message: Any) -> str:
         """The id of an accepted message."""

@@ -22,6 +22,7 @@ import pytest
 from tests.e2e.load import Load
 from tests.e2e.reconcile import final_states, nothing_pending, reconcile
 from tests.e2e.server import DUEMQ, Server, environment, run, wait_for
+from tests.support.patience import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +178,7 @@ def test_both_go_on_after_they_were_stopped_half_way(
     odd.write_bytes(b"odd")
 
     with leased(odd) as met, started("backup", into, "--data", server.data) as process:
-        wait_for(met.is_set, "half a backup")
+        wait_for(met.is_set, "half a backup", PROCESS_S)
         code, said = end(process, number)
     assert code != 0 and "Traceback" not in said
     assert [path.name for path in into.iterdir()] == [".partial"]
@@ -189,7 +190,7 @@ def test_both_go_on_after_they_were_stopped_half_way(
         leased(Path(backup) / odd.relative_to(server.data)) as met,
         started("restore", backup, "--data", data) as process,
     ):
-        wait_for(met.is_set, "half a restore")
+        wait_for(met.is_set, "half a restore", PROCESS_S)
         code, said = end(process, number)
     assert code != 0 and "Traceback" not in said
     refused = run("serve", "--data", data)
@@ -205,7 +206,7 @@ def test_one_that_is_killed_leaves_nothing_with_the_server(new_server: Callable[
     first = Path(back_up(server, tmp_path / "into")["backup"])
     options = ("backup", tmp_path / "into", "--data", server.data)
     with leased(first / "backup.json") as met, started(*options) as process:
-        wait_for(met.is_set, "a backup that begins")
+        wait_for(met.is_set, "a backup that begins", PROCESS_S)
         assert list(server.data.glob("snapshots/*"))
         end(process, signal.SIGKILL)
     wait_for(lambda: not list(server.data.glob("snapshots/*")), "the snapshot to go")

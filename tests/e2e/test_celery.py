@@ -13,6 +13,7 @@ from celery import chain, chord, group
 from duemq.client import Client
 from tests.e2e.celery_site import Site
 from tests.e2e.server import wait_for
+from tests.support.patience import PROCESS_S
 
 pytestmark = [
     pytest.mark.servers,
@@ -30,7 +31,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         amqp = request.getfixturevalue("rabbitmq").add_virtual_host("celery")
     with Site(tmp_path_factory.mktemp("celery"), amqp=amqp) as site:
         site.worker.start()
-        wait_for(lambda: "ready." in site.worker.log, "the worker is ready")
+        wait_for(lambda: "ready." in site.worker.log, "the worker is ready", PROCESS_S)
         yield site
 
 
@@ -67,7 +68,7 @@ def test_what_has_an_eta_runs_at_it_and_what_has_none_at_once(site: Site, tasks:
 def test_retries_links_chains_groups_and_chords(site: Site, tasks: Any) -> None:
     with Client(site.duemq.url) as client:
         before = sum(1 for _ in client.list(topic="celery", status="delivered"))
-    due, eta = tasks.soon(1.0)
+    due, eta = tasks.soon(3.0)  # on a busy machine it takes a while to send them all
     retried = tasks.flaky.apply_async(("flaky", due), eta=eta)
     linked = tasks.note.apply_async(("first", due), eta=eta, link=tasks.note.si("linked", due + 0.4).set(countdown=0.4))
     chained = chain(tasks.note.si("c1"), tasks.note.si("c2", due).set(eta=eta), tasks.note.si("c3")).delay()

@@ -15,7 +15,6 @@ from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]
 
-WITHIN_S = 200.0
 SHARDS = 4
 
 
@@ -70,7 +69,7 @@ def test_an_operator_drains_a_node_at_the_console_and_resumes_it(tmp_path: Path)
             """How many shards each node is master of, by name: the first one is drained."""
             return [len(one["master_of"]) for _, one in sorted(nodes().items())]
 
-        wait_for(lambda: shares() == [SHARDS // 2] * 2, "each node master of half of the shards", WITHIN_S)
+        wait_for(lambda: shares() == [SHARDS // 2] * 2, "each node master of half of the shards")
         message = {"topic": "orders", "payload": "p", "deliver_after": "1d"}
         id_ = api.post("/v1/messages", json=message).raise_for_status().json()["id"]
         name = min(nodes())
@@ -79,7 +78,7 @@ def test_an_operator_drains_a_node_at_the_console_and_resumes_it(tmp_path: Path)
             """Once the key is known to the proxy."""
             return Forms(browser.get("/login")).send(browser, "login", key=operator).url.path == "/console/"
 
-        wait_for(logged_in, "the login", WITHIN_S)
+        wait_for(logged_in, "the login")
         page = browser.get("/cluster")
         forged = browser.post(f"/cluster/nodes/{name}:drain", data={"sure": "1"})
         assert forged.status_code == 403 and nodes()[name]["state"] == "ready", "a form of another site"
@@ -89,15 +88,15 @@ def test_an_operator_drains_a_node_at_the_console_and_resumes_it(tmp_path: Path)
         assert nodes()[name]["state"] == "ready", "it only asks"
         drained = Forms(asked).send(browser, f"{name}:drain")
         assert drained.url.path == "/console/cluster" and "hands over its shards" in drained.text
-        wait_for(lambda: shares() == [0, SHARDS], "all shards at the other node", WITHIN_S)
+        wait_for(lambda: shares() == [0, SHARDS], "all shards at the other node")
         page = browser.get("/cluster")
         assert page.text.count("badge draining") == 1 and f"<td>{SHARDS} shards" in page.text
         api.post(f"/v1/messages/{id_}:deliver-now").raise_for_status()
-        wait_for(lambda: api.get(f"/v1/messages/{id_}").json()["status"] == "delivered", "a delivery", WITHIN_S)
+        wait_for(lambda: api.get(f"/v1/messages/{id_}").json()["status"] == "delivered", "a delivery")
 
         resumed = Forms(page).send(browser, f"{name}:resume")
         assert resumed.url.path == "/console/cluster" and "takes part again" in resumed.text
-        wait_for(lambda: shares() == [SHARDS // 2] * 2, "half of the shards again", WITHIN_S)
+        wait_for(lambda: shares() == [SHARDS // 2] * 2, "half of the shards again")
         assert "badge draining" not in browser.get("/cluster").text
         acts = [one["action"] for one in api.get("/v1/trail").raise_for_status().json()["entries"] if not one["code"]]
         for step in ("drain", "resume"):  # each once: that a drain was asked for is no act

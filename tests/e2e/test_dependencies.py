@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import START_S, Server, environment
+from tests.e2e.server import Server, environment
 from tests.support.house.tree import ROOT
 from tests.support.house.uv_environment import Resolution, make_environment
+from tests.support.patience import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +75,7 @@ def test_an_example_runs_with_just_the_packages_that_it_names(
         server.start()
         variables = environment() | {"DUEMQ_URL": server.url}
         done = subprocess.run(
-            [programs / "python", example], env=variables, capture_output=True, text=True, timeout=START_S
+            [programs / "python", example], env=variables, capture_output=True, text=True, timeout=PROCESS_S
         )
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -94,4 +95,4 @@ def sends_a_message(programs: Path, server: Server) -> None:
 
 
 def run(command: list[object]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, command)), env=environment(), capture_output=True, text=True, timeout=START_S)
+    return subprocess.run(list(map(str, command)), env=environment(), capture_output=True, text=True, timeout=PROCESS_S)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.server import Server, run, wait_for
+from tests.support.patience import PROCESS_S
 
 OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
 
@@ -70,7 +71,7 @@ def test_failing_writes_are_survived_in_the_same_process(new_server: Callable[..
     assert server.call("GET", "/healthz").status_code == 200
 
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
-    wait_for(server.is_ready, "serving again")
+    wait_for(server.is_ready, "serving again", PROCESS_S)
     accepted.append(server.send("t", payload="after", deliver_after="100ms"))
     wait_for(lambda: set(accepted) <= set(server.delivered_ids("t")), "all that was accepted")
     delivered = server.delivered_ids("t")

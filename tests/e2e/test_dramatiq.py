@@ -20,7 +20,7 @@ TOPIC = "dramatiq"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with Site(tmp_path, project="dramatiq_app", module="held_actors") as site:
+    with Site(tmp_path, project="dramatiq_app", module="held_actors", topic=TOPIC) as site:
         site.worker = site.process("worker", BIN / "dramatiq", "held_actors", "-p", 2, "-t", 2).start()
         yield site
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import START_S, Server, environment
+from tests.e2e.server import Server, environment
+from tests.support.patience import PROCESS_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -17,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_orders_that_are_not_paid_are_cancelled_and_a_poison_message_holds_up_no_other(shared_server: Server) -> None:
     variables = environment() | {"DUEMQ_URL": shared_server.url}
     command = [sys.executable, str(EXAMPLES / "order_timeouts.py")]
-    example = subprocess.run(command, capture_output=True, text=True, timeout=START_S, env=variables)
+    example = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, env=variables)
     assert (example.returncode, example.stderr) == (0, "")
     assert "order-1: paid in time" in example.stdout and "order-2: too late" in example.stdout
     assert "attempt 3: " in example.stdout and "3 orders cancelled, 1 record set aside" in example.stdout

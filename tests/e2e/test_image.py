@@ -14,7 +14,8 @@ import pytest
 
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
-from tests.e2e.server import BIN, STOP_S, environment, free_port, wait_for
+from tests.e2e.server import BIN, environment, free_port, wait_for
+from tests.support.patience import PROCESS_S
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -58,14 +59,16 @@ def container(kind: str, folder: Path, further: dict[str, str]) -> Iterator[dict
             [BIN / "duemq", kind], env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        wait_for(lambda: process.poll() is not None or health_check(variables) == 0, f"the {kind} to be healthy")
+        wait_for(
+            lambda: process.poll() is not None or health_check(variables) == 0, f"the {kind} to be healthy", PROCESS_S
+        )
         assert process.poll() is None, (folder / "log").read_text()
         if kind in ("serve", "proxy"):
-            wait_for(lambda: "/console/)" in (folder / "log").read_text(), "the log to name the console")
+            wait_for(lambda: "/console/)" in (folder / "log").read_text(), "the log to name the console", PROCESS_S)
         yield variables
     finally:
         process.terminate()
-        process.wait(STOP_S)
+        process.wait(PROCESS_S)
 
 
 def health_check(variables: dict[str, str]) -> int:

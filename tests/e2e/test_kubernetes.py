@@ -29,6 +29,7 @@ from tests.support.http.endpoints import counting_endpoint
 from tests.support.kubernetes.helm import Helm, Manifest
 from tests.support.kubernetes.namespaces import need_namespaces
 from tests.support.kubernetes.site import Site
+from tests.support.patience import PROCESS_S
 
 TOPIC: Final = "rolled"
 _SECRET = re.compile(r"--from-literal=(DUEMQ_\w+)=")
@@ -172,7 +173,7 @@ def test_the_page_is_followed_and_pods_are_killed_and_rolled_while_messages_go_t
 
             killed = site.pods["duemq-node"][0]
             killed.kill()
-            wait_for(lambda: killed.restarts == 1 and killed.ready, "the node to be started again")
+            wait_for(lambda: killed.restarts == 1 and killed.ready, "the node to be started again", PROCESS_S)
             sender.send_more(50)
 
             before = [pod for pods in site.pods.values() for pod in pods]

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 
 from tests.e2e.server import BIN, environment, free_port, wait_for
+from tests.support.patience import PROCESS_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,9 @@ def test_make_run(tmp_path: Path) -> None:
             start_new_session=True,
         )  # fmt: skip
     try:
-        wait_for(lambda: "What to try next" in screen.read_text() or make.poll() is not None, "the demonstration")
+        wait_for(
+            lambda: "What to try next" in screen.read_text() or make.poll() is not None, "the demonstration", PROCESS_S
+        )
         shown = screen.read_text()
         found = re.search(r"300 scheduled = (\d+) delivered \+ (\d+) cancelled", shown)
         assert found, shown

@@ -21,6 +21,7 @@ from tests.e2e.celery_site import Site
 from tests.e2e.server import environment, wait_for
 from tests.support.examples import EXAMPLES, example
 from tests.support.outlets.site import out_message
+from tests.support.patience import PROCESS_S
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,7 +40,7 @@ def plain(tmp_path: Path) -> Iterator[Site]:
 
 def test_tasks_with_an_eta_move_over_to_duemq_and_run(plain: Site, tmp_path: Path) -> None:
     plain.worker.start()
-    wait_for(lambda: "ready." in plain.worker.log, "the worker is ready")
+    wait_for(lambda: "ready." in plain.worker.log, "the worker is ready", PROCESS_S)
     project: Any = plain.tasks()
     due, eta = project.soon(3600)
     sent = [project.note.apply_async((f"n{at}", due), eta=eta, priority=at % 2 * 9) for at in range(6)]

@@ -13,6 +13,7 @@ import pytest
 
 from duemq.client import Client
 from tests.e2e.server import BIN, Server, environment
+from tests.support.patience import SERVERS_S
 from tests.support.rocketmq.client import (
     ClientConfiguration,
     Credentials,
@@ -28,7 +29,6 @@ pytestmark = [pytest.mark.slow]
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "migrate-rocketmq.md").read_text()
 BODY = bytes(range(256))
 LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
-WITHIN_S = 120.0
 
 
 def block(language: str, containing: str) -> str:
@@ -50,7 +50,7 @@ def received(rocketmq: RocketMQServer, topic: str, tag: str, count: int) -> dict
     consumer = SimpleConsumer(configuration, "billing", {topic: FilterExpression(tag)}, await_duration=5)
     consumer.startup()
     found: dict[str, tuple[float, Message]] = {}
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + SERVERS_S
     try:
         while len(found) < count and time.monotonic() < deadline:
             try:

@@ -12,6 +12,7 @@ import httpx
 
 from duemq.dev.cluster.cluster import LocalCluster
 from tests.e2e.server import Server, run, wait_for
+from tests.support.patience import PROCESS_S
 from tests.support.servers.real_servers import need_servers
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "formats"
@@ -120,10 +121,10 @@ def test_a_kafka_log_and_the_folder_of_a_node(tmp_path: Path) -> None:
             def is_master_of_all() -> bool:
                 return all(shard["master"] == new.name for shard in http.get("/v1/cluster").json()["shards"])
 
-            wait_for(is_fit, "what the other node alone has, such as the imported file")
+            wait_for(is_fit, "what the other node alone has, such as the imported file", PROCESS_S)
             old.process.kill()
             try:
-                wait_for(is_master_of_all, "the node that began with the log alone")
+                wait_for(is_master_of_all, "the node that began with the log alone", PROCESS_S)
             except AssertionError:
                 print(http.get("/v1/cluster").text, new.process.last_words(100), sep="\n")
                 raise

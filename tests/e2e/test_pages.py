@@ -108,7 +108,7 @@ def test_every_block_of_the_page_runs_in_order(page: str, tmp_path: Path) -> Non
     served = SERVED[page]
     for name, text in served.files.items():
         (tmp_path / name).write_text(text)
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": page}
     with _server(served, page, tmp_path) as server, _variables(server) as variables:
         shell, endless = Shell(tmp_path, variables), list[subprocess.Popen[str]]()
         try:

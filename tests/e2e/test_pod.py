@@ -24,8 +24,9 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.server import DUEMQ, STOP_S, Server, run, wait_for
+from tests.e2e.server import DUEMQ, Server, run, wait_for
 from tests.support.kubernetes.namespaces import need_namespaces
+from tests.support.patience import PROCESS_S
 
 UID = 12345  # OpenShift chooses one, and adds the group 0
 SERVICES = (
@@ -72,7 +73,7 @@ class Pod(Server):
         (pid,) = children(self.process.pid)
         return pid
 
-    def stop(self, number: int = signal.SIGTERM, within_s: float = STOP_S) -> int:
+    def stop(self, number: int = signal.SIGTERM, within_s: float = PROCESS_S) -> int:
         os.kill(self.first, number)
         return self.process.wait(within_s)
 
@@ -224,7 +225,7 @@ def leave_orphan(pod: Pod) -> None:
     read, write = os.pipe()
     enter = ["nsenter", "--target", str(pod.first), "--pid", "--mount", "sh", "-c"]
     subprocess.run([*enter, "exec 3<&0; sh -c 'read line; exit 3' <&3 &"], check=True, stdin=read)
-    wait_for(lambda: len(children(pod.first)) == 2, "process 1 to inherit the orphan")
+    wait_for(lambda: len(children(pod.first)) == 2, "process 1 to inherit the orphan", PROCESS_S)
     os.close(read)
     os.close(write)
     wait_for(lambda: children(pod.first) == [server], "process 1 to wait for the orphan")

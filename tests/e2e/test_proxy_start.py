@@ -9,11 +9,10 @@ import pytest
 
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.process import wait_for
+from tests.support.patience import PROCESS_S
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]
-
-WITHIN_S = 300.0
 
 
 def test_a_proxy_waits_for_the_brokers(tmp_path: Path) -> None:
@@ -27,15 +26,15 @@ def test_a_proxy_waits_for_the_brokers(tmp_path: Path) -> None:
         def start_and_wait() -> None:
             said_before = len(proxy.log.read_bytes())
             proxy.spawn()
-            proxy.process.until(lambda: b"waiting for the brokers" in proxy.log.read_bytes()[said_before:], WITHIN_S)
+            proxy.process.until(lambda: b"waiting for the brokers" in proxy.log.read_bytes()[said_before:], PROCESS_S)
 
         start_and_wait()
         proxy.process.terminate()
-        wait_for(lambda: not proxy.process.running, "the proxy to end", WITHIN_S)
+        wait_for(lambda: not proxy.process.running, "the proxy to end", PROCESS_S)
         assert proxy.process.exit_code == 0, proxy.process.last_words()
 
         start_and_wait()
         cluster.kafka.start()
-        proxy.wait_until_ready(WITHIN_S)
+        proxy.wait_until_ready(PROCESS_S)
         sent = httpx.post(f"{proxy.url}/v1/messages", json={"topic": "orders", "deliver_after": "1h"}, timeout=300)
         assert sent.status_code == 201, sent.text

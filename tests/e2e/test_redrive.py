@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.e2e.server import Server, wait_for
+from tests.support.patience import PROCESS_S
 
 LETTERS = int(os.environ.get("REDRIVE_LETTERS", "6000"))
 RATE = int(os.environ.get("REDRIVE_RATE", "1000"))
@@ -75,7 +76,7 @@ def bury(server: Server, count: int) -> None:
     server.stop()
     time.sleep(max(due / 1000 + 0.1 - time.time(), 0))
     server.start()
-    wait_for(lambda: _dead(server) == count, f"{count} dead letters")
+    wait_for(lambda: _dead(server) == count, f"{count} dead letters", PROCESS_S)
 
 
 def _dead(server: Server) -> int:
@@ -96,20 +97,20 @@ def test_letters_redriven_while_a_server_is_killed_come_once_each(tmp_path: Path
                 document: dict[str, Any] = server.call("GET", f"/v1/jobs/{id_}").json()
                 return document
 
-            wait_for(lambda: job()["done"] > LETTERS // 2, "half of the letters")
+            wait_for(lambda: job()["done"] > LETTERS // 2, "half of the letters", PROCESS_S)
             server.kill()
             server.start()
-            wait_for(lambda: not job()["active"], "the end of the job")
+            wait_for(lambda: not job()["active"], "the end of the job", PROCESS_S)
             ended = job()
         assert (ended["state"], ended["total"], ended["done"], ended["skipped"], ended["failed"]) == (
             "done", LETTERS, LETTERS, 0, 0,
         )  # fmt: skip
-        wait_for(lambda: len(server.records("later")) >= LETTERS, "all records")
+        wait_for(lambda: len(server.records("later")) >= LETTERS, "all records", PROCESS_S)
         records = server.records("later")
         counts = Counter(record["payload"] for record in records)
         assert counts == Counter(str(number) for number in range(LETTERS)), "lost or twice"
         assert {record["headers"]["duemq-redrives"] for record in records} == {"1"}
-        wait_for(lambda: len(server.records("flow")) >= len(flow.sent), "the messages of others")
+        wait_for(lambda: len(server.records("flow")) >= len(flow.sent), "the messages of others", PROCESS_S)
         others = Counter(record["payload"] for record in server.records("flow"))
         assert flow.sent <= others.keys() and max(others.values()) == 1
         rates = rates_of(records)

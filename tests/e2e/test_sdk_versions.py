@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import START_S, Server, environment
+from tests.e2e.server import Server, environment
 from tests.support.node.earlier_version import unpack
+from tests.support.patience import PROCESS_S
 
 pytestmark = pytest.mark.servers
 
@@ -89,7 +90,7 @@ def test_senders_and_readers_of_one_version_work_with_a_server_of_the_other(tmp_
         server.start()
         variables = environment() | {"DUEMQ_URL": server.url} | (earlier if older == "sdk" else {})
         command = [sys.executable, "-P", "-W", "error", "-c", PROGRAM]
-        program = subprocess.run(command, capture_output=True, text=True, timeout=START_S, env=variables)
+        program = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, env=variables)
         assert program.stderr == ""
         assert json.loads(program.stdout) == SEEN
         assert server.stop() == 0, server.log

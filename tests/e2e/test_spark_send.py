@@ -34,6 +34,7 @@ from duemq.pipeline.send.soon import send_soon
 from duemq.pipeline.send.stream import METRICS
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
+from tests.support.patience import PROCESS_S
 from tests.support.servers.real_servers import need_servers
 from tests.support.spark.send_run import ROWS_PASSED
 from tests.support.spark.spark_cluster import SparkCluster
@@ -342,19 +343,19 @@ def test_each_row_is_delivered_once_although_executors_and_drivers_are_killed(tm
 
         run = SparkProcess("send_run", folder, cluster.url, table, folder, site.bootstrap)
         try:
-            wait_for(lambda: is_begun(0), "the first rows of the first file")
+            wait_for(lambda: is_begun(0), "the first rows of the first file", PROCESS_S)
             killed = cluster.executors()
             assert killed
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
             (folder / "open-0").touch()
-            wait_for(lambda: is_begun(1), "the first rows of the second file")
+            wait_for(lambda: is_begun(1), "the first rows of the second file", PROCESS_S)
         finally:
             run.kill()
         (folder / "open-1").touch()
         run = SparkProcess("send_run", folder, "local[2]", table, folder, site.bootstrap)
         try:
-            wait_for(lambda: is_begun(2), "the first rows of the third file")
+            wait_for(lambda: is_begun(2), "the first rows of the third file", PROCESS_S)
         finally:
             run.kill()
         for part in (2, 3):

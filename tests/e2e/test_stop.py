@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.server import Server, run, wait_for
+from tests.support.patience import PROCESS_S
 
 
 def test_sigterm_ends_long_polls_and_streams_and_keeps_what_is_pending(new_server: Callable[..., Server]) -> None:
@@ -50,7 +51,7 @@ def test_ctrl_c_again_while_it_stops(new_server: Callable[..., Server]) -> None:
 @pytest.mark.slow
 def test_ctrl_c_while_it_starts(new_server: Callable[..., Server]) -> None:
     server = new_server().spawn()
-    wait_for((server.data / "lock").exists, "the folder to be taken")
+    wait_for((server.data / "lock").exists, "the folder to be taken", PROCESS_S)
     assert server.stop(signal.SIGINT) == 0, server.log
     assert "Traceback" not in server.log
     server.start()

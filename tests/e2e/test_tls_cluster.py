@@ -20,13 +20,13 @@ from duemq.dev.cluster.duemq_process import PROGRAM, DuemqProcess
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.dev.servers.process import Process, wait_for
 from duemq.tls.files import TlsFiles
+from tests.support.patience import PROCESS_S
 from tests.support.servers.real_servers import need_servers
 from tests.support.servers.zookeeper_tls import SecureZooKeeper, options
 from tests.support.tls.certificates import Authority
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]
 
-WITHIN_S = 300.0
 AGAIN = b"TLS files were read again"
 
 
@@ -86,7 +86,7 @@ def test_messages_are_sent_read_and_cancelled(site: Site) -> None:
         later = client.send("orders", "later", deliver_after="1h", name="later")
         assert client.get(later.id).state.payload == b"later", "a proxy read it from a node"
         assert client.cancel("later").cancelled_at_ms
-        wait_for(lambda: client.get(soon.id).state.status == "delivered", "the delivery", WITHIN_S)
+        wait_for(lambda: client.get(soon.id).state.status == "delivered", "the delivery")
         assert {node.state for node in client.cluster().nodes} == {"ready"}
 
 
@@ -98,7 +98,7 @@ def refusals(site: Site, name: str, settings: dict[str, str]) -> str:
     process.start()
     try:
         with site.client(url) as client:
-            process.until(lambda: answers(url, site.authority), WITHIN_S)
+            process.until(lambda: answers(url, site.authority), PROCESS_S)
             with pytest.raises(Unavailable) as refused:
                 client.get(message.id)
         return str(refused.value)
@@ -139,7 +139,7 @@ def test_on_the_way_from_plain_to_tls_proxies_read_from_the_nodes_that_they_can_
     node.start()
     proxy.start()
     try:
-        proxy.until(lambda: answers(url, site.authority), WITHIN_S)
+        proxy.until(lambda: answers(url, site.authority), PROCESS_S)
         for reached in (url, site.proxy.url):
             with site.client(reached) as client:
                 message = client.send("orders", "p", deliver_after="1h")
@@ -154,7 +154,7 @@ def test_new_certificates_reach_nodes_proxies_and_their_workers(site: Site) -> N
     url, workers = site.another_proxy("workers", "--workers", "2", settings={})
     workers.start()
     try:
-        workers.until(lambda: workers.log.read_bytes().count(b"duemq serves https://") == 2, WITHIN_S)
+        workers.until(lambda: workers.log.read_bytes().count(b"duemq serves https://") == 2, PROCESS_S)
         for process in (*site.cluster.nodes, site.proxy):
             site.authority.issue(process.name)
         site.authority.issue("web")
@@ -162,8 +162,8 @@ def test_new_certificates_reach_nodes_proxies_and_their_workers(site: Site) -> N
         for each in (*running, workers):
             os.kill(each.pid, signal.SIGHUP)
         for each in running:
-            each.until(lambda each=each: AGAIN in each.log.read_bytes(), WITHIN_S)  # type: ignore[misc]
-        workers.until(lambda: workers.log.read_bytes().count(AGAIN) >= 2, WITHIN_S)
+            each.until(lambda each=each: AGAIN in each.log.read_bytes(), PROCESS_S)  # type: ignore[misc]
+        workers.until(lambda: workers.log.read_bytes().count(AGAIN) >= 2, PROCESS_S)
         for proxy in (site.proxy.url, url):
             with site.client(proxy) as client:
                 message = client.send("orders", "new", deliver_after="1h")
@@ -176,7 +176,7 @@ def test_a_node_whose_certificate_has_another_name_does_not_start(site: Site) ->
     other = site.authority.issue("other-name", "duemq.example.com")
     node = DuemqProcess("node", "misnamed", free_port(), site.folder, site.cluster.nodes[0].settings | of_node(other))
     node.spawn()
-    wait_for(lambda: not node.process.running, "its end", WITHIN_S)
+    wait_for(lambda: not node.process.running, "its end", PROCESS_S)
     assert node.process.exit_code == 1
     assert f"would refuse {other.cert} for {HOST}: IP address mismatch" in node.log.read_text()
     with socket.socket() as probe:

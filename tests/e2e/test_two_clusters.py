@@ -30,6 +30,7 @@ from duemq.model.messages.record import pack_record
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.chaos.topics import administration, committed, delete_topic
 from tests.e2e.server import run, wait_for
+from tests.support.patience import PROCESS_S
 from tests.support.servers.real_servers import need, need_servers
 from tests.support.spark.spark_site import SETTINGS as SPARK
 from tests.support.spark.spark_site import spark_jars
@@ -134,7 +135,7 @@ class Site:
     def refused(self, process: DuemqProcess) -> str:
         """What a process says that ends at its start."""
         process.spawn()
-        wait_for(lambda: not process.process.running, "the end of the process")
+        wait_for(lambda: not process.process.running, "the end of the process", PROCESS_S)
         return process.log.read_text()
 
 

@@ -21,11 +21,11 @@ from duemq.storage.jobs.jobs import TieringJob, encode
 from duemq.storage.jobs.jobs import tiering_job as job_of
 from duemq.storage.tiering import tiering_job
 from duemq.storage.tiering.tiering_process import perform
-from tests.functional.kafka.kafka_bus import WITHIN_S, options
+from tests.functional.kafka.kafka_bus import options
+from tests.support.patience import PROCESS_S, SERVERS_S
 
 GUARD = "key-of-the-guarded-server"
 _PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
-_START_S, _STOP_S = 300.0, 300.0  # when to give a process up
 _URL = re.compile(r"duemq serves (http://\S+)")
 
 
@@ -52,7 +52,7 @@ def _served(folder: Path, environment: dict[str, str]) -> Iterator[str]:
         yield _url(process, folder / "log")
     finally:
         process.terminate()
-        code = process.wait(_STOP_S)
+        code = process.wait(PROCESS_S)
     assert code == 0, (folder / "log").read_text()
 
 
@@ -71,13 +71,13 @@ def kafka_with_duemq(kafka: KafkaServers, tmp_path_factory: pytest.TempPathFacto
         yield kafka.bootstrap
     finally:
         process.terminate()
-        code = process.wait(_STOP_S)
+        code = process.wait(PROCESS_S)
     assert code == 0, (folder / "log").read_text()
 
 
 def _url(process: subprocess.Popen[bytes], log: Path) -> str:
     """Where it listens, which it says once it is ready."""
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + PROCESS_S
     while time.monotonic() < deadline and process.poll() is None:
         if found := _URL.search(log.read_text()):
             return found[1]
@@ -112,7 +112,7 @@ async def connections_are_closed() -> AsyncIterator[None]:
     """aiokafka does not wait for the ones it closes, and TLS takes a moment for it."""
     yield
     loop: Any = asyncio.get_running_loop()
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while any(open._sock is not None for open in loop._transports.values()):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
 

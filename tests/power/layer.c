@@ -7,7 +7,7 @@
    - after each change of a folder (create, rename, link, remove): which name leads to which file from now on;
    - each sync, when it begins and when it has returned.
 
-   A sync does not reach the disk: it only takes POWER_SYNC_US microseconds. What makes it durable is the note of its
+   A sync does not reach the disk: it only takes POWER_SYNC_US microseconds, or those of an asynchronous one. What makes it durable is the note of its
    end. A file that loses its last name gets another one in `stash` first, for its removal may have to be taken back.
    POWER_FORGETS is a pattern of paths: syncs of these are not noted at all, as if the program forgot them.
    What is not modelled ends the process with a sentence: mappings that write, O_SYNC, O_TMPFILE, symbolic links.
@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <limits.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -30,6 +31,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -473,19 +475,36 @@ int symlink(const char *target, const char *path) { return symlinkat(target, AT_
 
 /* --- syncs -------------------------------------------------------------------------------------------------------- */
 
-static int sync_noted(int handle, int (*real)(int)) {
+/* A sync that is noted: `number` is 0 for one that is forgotten. */
+struct sync {
+    uint64_t inode, number;
+};
+
+static int begin_sync(int handle, struct sync *sync) {
     struct stat status;
     char path[PATH_MAX];
-    if (!locate(handle, &status, path)) return real(handle);
-    if (forgets && !fnmatch(forgets, path, 0)) return 0;
+    if (!locate(handle, &status, path)) return 0;
+    *sync = (struct sync){.inode = status.st_ino};
+    if (forgets && !fnmatch(forgets, path, 0)) return 1;
     enter();
-    uint64_t number = (uint64_t)getpid() << 32 | ++syncs;
-    put((struct note){.kind = SYNC_BEGIN, .inode = status.st_ino, .offset = number}, NULL, NULL, NULL);
+    sync->number = (uint64_t)getpid() << 32 | ++syncs;
+    put((struct note){.kind = SYNC_BEGIN, .inode = sync->inode, .offset = sync->number}, NULL, NULL, NULL);
     leave();
-    if (sync_us) usleep(sync_us);
+    return 1;
+}
+
+static void end_sync(const struct sync *sync) {
+    if (!sync->number) return;
     enter();
-    put((struct note){.kind = SYNC_END, .inode = status.st_ino, .offset = number}, NULL, NULL, NULL);
+    put((struct note){.kind = SYNC_END, .inode = sync->inode, .offset = sync->number}, NULL, NULL, NULL);
     leave();
+}
+
+static int sync_noted(int handle, int (*real)(int)) {
+    struct sync sync;
+    if (!begin_sync(handle, &sync)) return real(handle);
+    if (sync.number && sync_us) usleep(sync_us);
+    end_sync(&sync);
     return 0;
 }
 
@@ -496,3 +515,29 @@ static int sync_noted(int handle, int (*real)(int)) {
     }
 SYNCING(fsync)
 SYNCING(fdatasync)
+
+/* By the kernel's asynchronous IO, which has no functions in the C library. Such a sync does reach the disk; its end is
+   noted before the program learns of it. One sync at a time, as the program makes them. */
+static struct sync running;
+
+long syscall(long number, ...) {
+    REAL(syscall);
+    long arguments[6];
+    va_list list;
+    va_start(list, number);
+    for (int at = 0; at < 6; at++) arguments[at] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_io_submit && root) {
+        if (arguments[1] != 1) refuse("more than one asynchronous request", "io_submit");
+        const struct iocb *request = ((struct iocb **)arguments[2])[0];
+        if (request->aio_lio_opcode != IOCB_CMD_FDSYNC) refuse("an asynchronous write", "io_submit");
+        if (running.inode) refuse("a second asynchronous sync", "io_submit");
+        if (!begin_sync(request->aio_fildes, &running)) running.inode = 0;
+    }
+    long done = real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+    if (number == SYS_io_getevents && done == 1 && running.inode) {
+        if (!((struct io_event *)arguments[3])->res) end_sync(&running);
+        running.inode = 0;
+    }
+    return done;
+}

@@ -45,7 +45,7 @@ class Layer:
     """
 
     def __init__(self, library: Path, folder: Path, sync_us: int = 0, forgets: str = "") -> None:
-        self.root, self._state = (folder / "root").resolve(), (folder / "state").resolve()
+        self.root, self.state = (folder / "root").resolve(), (folder / "state").resolve()
         self._library, self._sync_us, self._forgets = library, sync_us, forgets
         self.root.mkdir(parents=True, exist_ok=True)
         self.begin()
@@ -55,15 +55,15 @@ class Layer:
         return {
             "LD_PRELOAD": str(self._library),
             "POWER_ROOT": str(self.root),
-            "POWER_STATE": str(self._state),
+            "POWER_STATE": str(self.state),
             "POWER_SYNC_US": str(self._sync_us),
             "POWER_FORGETS": self._forgets,
         }
 
     def begin(self) -> None:
         """What is in the folder now is durable. Nobody may use it."""
-        shutil.rmtree(self._state, ignore_errors=True)
-        (self._state / "stash").mkdir(parents=True)
+        shutil.rmtree(self.state, ignore_errors=True)
+        (self.state / "stash").mkdir(parents=True)
         self._names, self._folders = dict(self._scan()), {Inode(self.root.stat().st_ino)}
         self._folders |= {Inode(path.stat().st_ino) for path in self.root.rglob("*") if path.is_dir()}
         self._root = Inode(self.root.stat().st_ino)
@@ -78,12 +78,12 @@ class Layer:
 
     def wait(self) -> None:
         """Until all processes that used the folder have ended."""
-        if (alive := self._state / "alive").exists():
+        if (alive := self.state / "alive").exists():
             with alive.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
 
     def notes(self) -> list[Note]:
-        trace = self._state / "trace"
+        trace = self.state / "trace"
         return list(read_trace(trace)) if trace.exists() else []
 
     def cut(self, chance: Random | None = None) -> None:
@@ -136,7 +136,7 @@ class Layer:
 
     def _contents(self) -> dict[int, Path]:
         """Where the content of each file is, by inode."""
-        found = {int(path.name): path for path in (self._state / "stash").iterdir()}
+        found = {int(path.name): path for path in (self.state / "stash").iterdir()}
         for folder, _, files in os.walk(self.root):
             for name in files:
                 path = Path(folder, name)

@@ -76,6 +76,21 @@ FORGETFUL = {
 }  # fmt: skip
 
 
+BY_THE_KERNEL = """
+import select
+from duemq.bus.embedded.sync.aio import Aio
+aio, handle = Aio(), os.open('a', os.O_RDONLY)
+aio.start(handle)
+select.select([aio.ends], [], [])
+"""
+
+
+def test_an_asynchronous_sync_counts_once_the_program_knows_its_end(new_layer: New) -> None:
+    written = f"{WRITTEN}; sync('.')\n{BY_THE_KERNEL}"
+    assert after(new_layer("unknown"), written) == {"a": b""}
+    assert after(new_layer("known"), f"{written}assert aio.take_result()") == {"a": b"new"}
+
+
 @pytest.mark.parametrize("case", FORGETFUL)
 def test_a_new_file_needs_a_sync_of_its_own_and_of_each_new_folder(case: str, new_layer: New) -> None:
     work, left = FORGETFUL[case]
@@ -131,7 +146,7 @@ write('a', b'two', at=3)
     size = "def size(): return SIZE\n"
     slow = new_layer("slow", sync_us=200_000)
     run(slow, "write('a', b'one'); sync('.')")
-    notes = (slow._state / "trace").stat().st_size
+    notes = (slow.state / "trace").stat().st_size
     slow = new_layer("slower", sync_us=200_000)
     assert after(slow, size.replace("SIZE", str(notes)) + work) == {"a": b""}
     later = new_layer("later", sync_us=200_000)

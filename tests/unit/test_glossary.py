@@ -113,5 +113,5 @@ def test_no_old_setting_path_metric_or_command_is_left() -> None:
 
 
 def test_the_glossary_has_at_most_sixty_words() -> None:
-    words = re.findall(r"^\| \*\*", (ROOT / "docs/reference/glossary.md").read_text(), re.MULTILINE)
+    words = re.findall(r"^- \*\*", (ROOT / "docs/reference/glossary.md").read_text(), re.MULTILINE)
     assert 0 < len(words) <= 60

@@ -41,7 +41,7 @@ class ConnectionLimits(NamedTuple):
 
 
 class Connection(Protocol):
-    """What is asked of a connection: see `HttpConnection`. Times are those of the loop, s."""
+    """What is asked of a connection: see `HttpProtocol`. Times are those of the loop, s."""
 
     transport: asyncio.Transport
     since: float
@@ -69,7 +69,7 @@ class Connections:
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         self._served: OrderedDict[Connection, None] = OrderedDict()
         self._unread: OrderedDict[Connection, int] = OrderedDict()  # with their unsent bytes
-        self._unsent = 0
+        self.unsent = 0
         self._ended: Counter[str] = Counter()  # since the last check, by reason
 
     def __len__(self) -> int:
@@ -104,10 +104,10 @@ class Connections:
         self.reads(connection)
         self._relieve()
         self._unread[connection] = size = connection.transport.get_write_buffer_size()
-        self._unsent += size
+        self.unsent += size
 
     def reads(self, connection: Connection) -> None:
-        self._unsent -= self._unread.pop(connection, 0)
+        self.unsent -= self._unread.pop(connection, 0)
 
     def failed(self, reason: str) -> None:
         """Count a connection whose TLS handshake failed, with the reason."""
@@ -136,7 +136,7 @@ class Connections:
                 self._end(connection, reason)
         for connection in self._unread:
             self._unread[connection] = connection.transport.get_write_buffer_size()
-        self._unsent = sum(self._unread.values())
+        self.unsent = sum(self._unread.values())
         self._relieve()
         for reason, count in self._ended.items():
             log.info(
@@ -185,7 +185,7 @@ class Connections:
 
     def _relieve(self) -> None:
         """Close those that have not read for longest, until the unsent bytes are within their bound."""
-        while self._unread and self._unsent > self.limits.unsent_bytes:
+        while self._unread and self.unsent > self.limits.unsent_bytes:
             self._end(next(iter(self._unread)), "the client does not read its answer, and too much is unsent")
 
     def _end(self, connection: Connection, reason: str) -> None:

@@ -33,7 +33,7 @@ class ClockProbe:
 
     def __init__(self, clock: Callable[[], int], steady: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._steady = clock, steady
-        self._samples: list[_Sample] = []
+        self.samples: list[_Sample] = []
 
     def sample(self, stamp: int, before: int, after: int) -> None:
         """A broker's time, ms, and ours before sending and after the answer."""
@@ -41,18 +41,18 @@ class ClockProbe:
             return  # set back in between
         at, doubt = self._steady(), (after - before) / 2 + _GRAIN_MS
         ahead = stamp - (before + after) / 2 + self._clock_ahead(at)
-        last = self._samples[-1] if self._samples else None
+        last = self.samples[-1] if self.samples else None
         if last is not None and at - last.at < _SOON_S and last.doubt <= doubt and abs(last.ahead - ahead) <= doubt:
             return
         # A clock was set, or this machine slept: earlier samples are worthless.
-        older = self._samples[1 - _MAX_SAMPLES :]
+        older = self.samples[1 - _MAX_SAMPLES :]
         agreeing = [old for old in older if abs(old.ahead - ahead) <= old.doubt + doubt + _STEP_MS]
-        self._samples = [*agreeing, _Sample(at, ahead, doubt)]
+        self.samples = [*agreeing, _Sample(at, ahead, doubt)]
 
     def lately(self) -> float | None:
         """The brokers' clock minus ours, ms, from the fastest sample of the last seconds; None without one."""
         now = self._steady()
-        samples = [sample for sample in self._samples if now - sample.at <= _LATELY_S]
+        samples = [sample for sample in self.samples if now - sample.at <= _LATELY_S]
         if not samples:
             return None
         best = min(reversed(samples), key=lambda sample: sample.doubt)
@@ -61,7 +61,7 @@ class ClockProbe:
 
     async def measure(self, ask: Callable[[], Awaitable[tuple[int, int, int]]]) -> float:
         """The same, from a new sample. `ask` takes it, see `sample`; its errors are raised."""
-        if not self._samples or self._steady() - self._samples[-1].at > _FRESH_S:
+        if not self.samples or self._steady() - self.samples[-1].at > _FRESH_S:
             for _ in range(_TRIES if self.lately() is None else 1):
                 self.sample(*await ask())
         return self.lately() or 0.0

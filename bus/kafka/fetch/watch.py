@@ -29,8 +29,8 @@ class Watch:
     def __init__(self, wire: Wire, catalog: Catalog, on_end: Callable[[Partition, int], None]) -> None:
         self._wire, self._catalog, self._on_end = wire, catalog, on_end
         self._targets: Counter[_Target] = Counter()
-        self._refreshed_at: dict[str, float] = {}
-        self._missing: set[str] = set()
+        self.refreshed_at: dict[str, float] = {}
+        self.missing: set[str] = set()
         self._demand = asyncio.Event()
 
     def begin(self, target: _Target) -> None:
@@ -50,34 +50,34 @@ class Watch:
     async def _turn(self) -> None:
         await self._demand.wait()
         if self._targets:
-            await self._ask()
+            await self.ask()
         else:
             self._demand.clear()
 
-    async def _ask(self) -> None:
+    async def ask(self) -> None:
         partitions: set[Partition] = set()
         topics = {topic for topic, _ in self._targets}
         now = time.monotonic()
-        self._refreshed_at = {
-            topic: at for topic, at in self._refreshed_at.items() if topic in topics or now - at < _REFRESH_S
+        self.refreshed_at = {
+            topic: at for topic, at in self.refreshed_at.items() if topic in topics or now - at < _REFRESH_S
         }
-        self._missing &= topics
+        self.missing &= topics
         for topic, partition in list(self._targets):
             metadata = self._catalog.last(topic)
-            if time.monotonic() - self._refreshed_at.get(topic, 0) > _REFRESH_S:
-                self._refreshed_at[topic] = time.monotonic()
+            if time.monotonic() - self.refreshed_at.get(topic, 0) > _REFRESH_S:
+                self.refreshed_at[topic] = time.monotonic()
                 metadata = (await self._catalog.find([topic])).get(topic)
                 if metadata is None:
-                    self._missing.add(topic)
+                    self.missing.add(topic)
             if metadata is not None:
                 numbers = range(metadata.partitions) if partition is None else (partition,)
                 partitions |= {(topic, each) for each in numbers if each < metadata.partitions}
         for where, end in (await self._wire.offsets(partitions)).items():
             # If a topic did not exist when its reader began to wait, all its frames are new to the reader.
-            if where[0] in self._missing and end > 0:
+            if where[0] in self.missing and end > 0:
                 self._on_end(where, 0)
             self._on_end(where, end)
-        self._missing -= {topic for topic, _ in partitions}
+        self.missing -= {topic for topic, _ in partitions}
 
 
 class _SubscriptionProxy:

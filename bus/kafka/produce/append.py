@@ -76,12 +76,12 @@ class Appender:
         max_bytes: int = _WAITING_BYTES,
     ) -> None:
         self._options, self._catalog, self._on_end, self._clock = options, catalog, on_end, clock
-        self._max_bytes, self._waiting_bytes = max_bytes, 0
-        self._producer: Any = None
+        self.max_bytes, self.waiting_bytes = max_bytes, 0
+        self.producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
-        self._sends: dict[asyncio.Future[None], Any] = {}  # in flight, with their producers
-        self._lanes: dict[Partition, list[_Call]] = {}
-        self._closed_since: dict[Partition, float] = {}  # partitions that accept nothing
+        self.sends: dict[asyncio.Future[None], Any] = {}  # in flight, with their producers
+        self.lanes: dict[Partition, list[_Call]] = {}
+        self.closed_since: dict[Partition, float] = {}  # partitions that accept nothing
         self._driving: set[asyncio.Task[None]] = set()
         self._stopping: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -98,13 +98,13 @@ class Appender:
         except BaseException:
             await stop(producer, failed=True)
             raise
-        self._producer = producer
+        self.producer = producer
 
     async def append(self, batches: Batches) -> Outcomes:
         """The outcome of each part: LogFailed (it may be in the log), Unavailable or Rejected (it is not)."""
         size = sum(_size_of(frames) for frames in batches.values())
-        if self._waiting_bytes and self._waiting_bytes + size > self._max_bytes:
-            detail = f"{self._waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"
+        if self.waiting_bytes and self.waiting_bytes + size > self.max_bytes:
+            detail = f"{self.waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"
             return dict.fromkeys(batches, Unavailable(detail))
         puts = {where: self.put(where, frames) for where, frames in batches.items()}
         return {where: await _outcome(put) for where, put in puts.items()}
@@ -114,10 +114,10 @@ class Appender:
         Rejected (nothing happened: a frame is too large)."""
         future = asyncio.get_running_loop().create_future()
         call = _Call(frames, _size_of(frames), future)
-        self._waiting_bytes += call.size
-        lane = self._lanes.get(where)
+        self.waiting_bytes += call.size
+        lane = self.lanes.get(where)
         if lane is None:
-            self._lanes[where] = [call]
+            self.lanes[where] = [call]
             _spawn(self._driving, self._drive(where), f"kafka append {where[0]} {where[1]}")
         else:
             lane.append(call)
@@ -131,15 +131,15 @@ class Appender:
         for lane in list(self._driving):
             lane.cancel()
         await asyncio.gather(*self._driving, return_exceptions=True)
-        if self._producer is not None:
-            _spawn(self._stopping, stop(self._producer), "kafka producer stop")
+        if self.producer is not None:
+            _spawn(self._stopping, stop(self.producer), "kafka producer stop")
         await asyncio.gather(*self._stopping)
 
     # --- one partition --------------------------------------------------------------------------------------------
 
     async def _drive(self, where: Partition) -> None:
         """Send the lane's calls until it is empty."""
-        lane = self._lanes[where]
+        lane = self.lanes[where]
         calls: list[_Call] = []
         try:
             while lane:
@@ -154,10 +154,10 @@ class Appender:
                 except DuemqError as error:
                     _fail(calls, error)
                 finally:
-                    self._waiting_bytes -= size
+                    self.waiting_bytes -= size
         finally:
-            del self._lanes[where]
-            self._waiting_bytes -= sum(call.size for call in lane)
+            del self.lanes[where]
+            self.waiting_bytes -= sum(call.size for call in lane)
             _fail(calls, LogFailed("the log was closed during an append: it may or may not be in the log"))
             _fail(lane, Unavailable("the log is closed"))
 
@@ -212,7 +212,7 @@ class Appender:
         batches = batches_of(frames, metadata.max_bytes, stamp, transactional=False)
         positions: list[tuple[int, int, int]] = []
         sending = asyncio.get_running_loop().create_future()
-        self._sends[sending] = producer
+        self.sends[sending] = producer
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 for batch in batches:
@@ -234,7 +234,7 @@ class Appender:
             self._replace(producer, error)
             raise _unknown(error) from error
         finally:
-            del self._sends[sending]
+            del self.sends[sending]
             sending.set_result(None)
         self._on_end(where, positions[-1][1] + len(frames) - positions[-1][0])
         self._resolve(calls, positions, stamp)
@@ -254,10 +254,10 @@ class Appender:
         while True:
             metadata = await self._metadata_of(where[0])
             if where[1] not in metadata.trouble:
-                self._closed_since.pop(where, None)
+                self.closed_since.pop(where, None)
                 return metadata
             now = time.monotonic()
-            if now - self._closed_since.setdefault(where, now) > self._options.delivery_timeout_s:
+            if now - self.closed_since.setdefault(where, now) > self._options.delivery_timeout_s:
                 raise Unavailable(f"topic {where[0]!r}: {metadata.topic_state.trouble_text}")
             await asyncio.sleep(_LOOK_S)
 
@@ -278,7 +278,7 @@ class Appender:
 
     async def _ready(self) -> Any:
         """The producer; a new one if the last one failed. Raises Unavailable: nothing was sent."""
-        if self._producer is None:
+        if self.producer is None:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.open(), name="kafka producer")
                 self._renewal.add_done_callback(notice_error)
@@ -287,18 +287,18 @@ class Appender:
             if renewal.cancelled():
                 raise Unavailable("the Kafka producer was cancelled while it was opened")
             renewal.result()
-        return self._producer
+        return self.producer
 
     def _replace(self, producer: Any, error: BaseException) -> None:
         """Stop using this producer, which cannot continue in one partition. Batches in flight may arrive."""
-        if self._producer is not producer:
+        if self.producer is not producer:
             return
-        self._producer = None
+        self.producer = None
         log.warning("the kafka producer is replaced: %r", error, extra={"action": "kafka_producer"})
         _spawn(self._stopping, self._retire(producer), "kafka producer stop")
 
     async def _retire(self, producer: Any) -> None:
-        if sends := [sending for sending, its in self._sends.items() if its is producer]:
+        if sends := [sending for sending, its in self.sends.items() if its is producer]:
             await asyncio.wait(sends, timeout=self._options.delivery_timeout_s)
         await stop(producer, failed=True)
 

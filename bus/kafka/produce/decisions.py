@@ -37,32 +37,32 @@ class Decisions:
         self.suspects: set[str] = set()
         self._producer_id, self._newest = NONE.producer_id, NONE.commits
         self._oldest: bool | None = None  # the first decision, for all partitions never seen in order
-        self._seen: set[Partition] = set()  # in order since the newest decision
-        self._first: dict[Partition, bool] = {}  # for partitions that were once seen in order, but not since
+        self.seen: set[Partition] = set()  # in order since the newest decision
+        self.first: dict[Partition, bool] = {}  # for partitions that were once seen in order, but not since
 
     def learn(self, last: LastTransaction, seen: Set[Partition]) -> None:
         """Record the coordinator's answer before the next producer begins. `seen`: partitions in order at this time."""
         if last.producer_id != self._producer_id:
             self._producer_id, self._newest, self._oldest = last.producer_id, NONE.commits, None
-            self._seen.clear()
-            self._first.clear()
+            self.seen.clear()
+            self.first.clear()
         if last.began:
             self._newest = last.commits
             if self._oldest is None:
                 self._oldest = last.commits
-            for where in self._seen - seen:
-                self._first[where] = last.commits
-            self._seen.clear()
+            for where in self.seen - seen:
+                self.first[where] = last.commits
+            self.seen.clear()
         self.in_order(seen)
 
     def in_order(self, partitions: Set[Partition]) -> None:
         """Record that this producer has no open transaction in these."""
-        self._seen |= partitions
-        for where in self._first.keys() & partitions:
-            del self._first[where]
+        self.seen |= partitions
+        for where in self.first.keys() & partitions:
+            del self.first[where]
 
     def commits(self, where: Partition) -> bool:
         """Whether to commit the open transaction there."""
-        if where in self._seen or self._oldest is None:
+        if where in self.seen or self._oldest is None:
             return self._newest
-        return self._first.get(where, self._oldest)
+        return self.first.get(where, self._oldest)

@@ -72,24 +72,22 @@ class KafkaCommitter:
         self._reason: DuemqError | None = None  # why it has ended
         self._stopping: asyncio.Task[None] | None = None
         setup = ProducerSetup(name, options, wire, catalog, own, self._coordinator_lost)
-        self._producer: Producer = make_producer(setup, v2=v2)
-        self._hanging = OpenTransaction(
-            wire, producers, setup.transactional_id, self._producer, own, written, decisions
-        )
+        self.producer: Producer = make_producer(setup, v2=v2)
+        self.hanging = OpenTransaction(wire, producers, setup.transactional_id, self.producer, own, written, decisions)
 
     async def open(self) -> None:
         """Fence the previous committer and make the broker end its transaction. Raises LogFailed or Unavailable."""
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
-                connecting = asyncio.create_task(self._producer.connect(), name=f"kafka connect {self.name}")
+                connecting = asyncio.create_task(self.producer.connect(), name=f"kafka connect {self.name}")
                 try:
-                    await self._hanging.learn()
+                    await self.hanging.learn()
                     await connecting
                 finally:
                     connecting.cancel()
-                await self._producer.start()
+                await self.producer.start()
                 self._lost_coordinator = False  # there was no transaction yet that a late request could end
-                await self._hanging.mend()
+                await self.hanging.mend()
                 if self._lost_coordinator:
                     raise LogFailed("its coordinator was lost while an earlier transaction was ended")
             if self.state is CommitterState.NEW:  # a newer one may have replaced it
@@ -152,14 +150,14 @@ class KafkaCommitter:
 
     async def _transaction(self, batches: Batches) -> AppendResults:
         stamp = self._clock()
-        record_batches = await self._prepare(batches, stamp)
-        await self._producer.begin()  # first: later checks are valid for the coordinator of this transaction
-        await self._hanging.check(record_batches)
+        record_batches = await self.prepare(batches, stamp)
+        await self.producer.begin()  # first: later checks are valid for the coordinator of this transaction
+        await self.hanging.check(record_batches)
         self._failpoint("before_commit")
         try:
             before = self._clock()
             patience_s = self._options.delivery_timeout_s / 2
-            positions = await self._within(self._producer.send(record_batches, patience_s))
+            positions = await self._within(self.producer.send(record_batches, patience_s))
             after = self._clock()
         except BaseException as error:
             await self._abort()
@@ -167,10 +165,10 @@ class KafkaCommitter:
         results = {where: append_result(positions[where], stamp) for where in record_batches}
         self._failpoint("in_transaction")
         try:
-            await self._within(self._producer.commit())
+            await self._within(self.producer.commit())
         except (KafkaError, OSError, AssertionError) as error:
             raise translate(self.name, error, self._catalog.forget) from error
-        self._hanging.last = frozenset(record_batches)
+        self.hanging.last = frozenset(record_batches)
         self._failpoint("after_commit")
         self._on_commit(results, before, after)
         return results
@@ -192,7 +190,7 @@ class KafkaCommitter:
         if self._waiting is not None:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
-    async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:
+    async def prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:
         """Raises WriteRefused, before anything is sent, for a batch that a broker would refuse.
 
         A refused batch fails its neighbours and the whole producer, whose sequence numbers no longer match. And a
@@ -220,7 +218,7 @@ class KafkaCommitter:
         if self._lost_coordinator:
             return
         try:
-            await asyncio.wait_for(self._producer.abort(), _ABORT_S)
+            await asyncio.wait_for(self.producer.abort(), _ABORT_S)
         except (KafkaError, OSError, TimeoutError, AssertionError, LogFailed) as error:
             log.debug("committer %s could not abort: %r", self.name, error)
 
@@ -228,7 +226,7 @@ class KafkaCommitter:
         """Refuse further commits, and stop the producer."""
         if self.state is not CommitterState.ENDED:
             self._reason = reason
-            work = self._producer.stop(failed=failed)
+            work = self.producer.stop(failed=failed)
             self._stopping = asyncio.create_task(work, name=f"kafka committer {self.name} stop")
         self._step(CommitterEvent.END)
 

@@ -56,10 +56,10 @@ class OpenTransaction:
         written: TopicNames,
         decisions: Decisions,
     ) -> None:
-        self._wire, self._producers, self._id, self._producer = wire, producers, transactional_id, producer
+        self.wire, self._producers, self.transactional_id, self._producer = wire, producers, transactional_id, producer
         self._own, self._written, self._decisions = own, written, decisions
         self._asked: set[str] = set()  # topics that later commits need not check
-        self._checked: set[Partition] = set()
+        self.checked: set[Partition] = set()
         self._link: object | None = None
         self._calm_since = -_CALM_S
         self.last: frozenset[Partition] = frozenset()
@@ -72,7 +72,7 @@ class OpenTransaction:
         began = time.monotonic()
         before, open_ = await asyncio.gather(self._describe(), self._open())
         hanging = self._record(before.producer_id, open_)
-        self._decisions.learn(before, self._checked)
+        self._decisions.learn(before, self.checked)
         if before.over and not hanging:
             self._calm_since = began
 
@@ -83,7 +83,7 @@ class OpenTransaction:
         """
         hanging: set[Partition] = set()
         if time.monotonic() - self._calm_since > _CALM_S:  # a broker may have lost markers since
-            self._checked.clear()
+            self.checked.clear()
             hanging = self._record(self._producer.producer_id, await self._open())
         while hanging:
             for commits in (True, False):
@@ -101,7 +101,7 @@ class OpenTransaction:
         """End open transactions in these partitions with a transaction without records."""
         log.warning(
             "%s what an earlier transaction of %s left open in %s",
-            "committing" if commits else "aborting", self._id,
+            "committing" if commits else "aborting", self.transactional_id,
             ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)), extra={"action": "kafka_hanging"},
         )  # fmt: skip
         await self._producer.end_open(hanging, commits=commits)
@@ -115,17 +115,17 @@ class OpenTransaction:
         link = self._producer.coordinator()
         if link is not self._link:
             self._link = link
-            self._checked.clear()
+            self.checked.clear()
             partitions = self.last.union(partitions)
         await self._check_learned()
-        new = set(partitions) - self._checked
+        new = set(partitions) - self.checked
         if not new:
             return
         self._asked.update(topic for topic, _ in new)
         try:
             hanging = await self._among(new)
         except LogFailed as error:
-            silent = sorted(new - self._checked)
+            silent = sorted(new - self.checked)
             if not silent or any(topic in self._own for topic, _ in silent):
                 raise
             topic, number = silent[0]
@@ -150,17 +150,17 @@ class OpenTransaction:
     async def _describe(self) -> LastTransaction:
 
         async def ask() -> LastTransaction:
-            request = DescribeTransactionsRequest([self._id])
-            answer = await self._wire.ask_coordinator(CoordinationType.TRANSACTION, self._id, request)
+            request = DescribeTransactionsRequest([self.transactional_id])
+            answer = await self.wire.ask_coordinator(CoordinationType.TRANSACTION, self.transactional_id, request)
             for code, _, state, _, _, producer_id, *_ in answer.transactions:
                 error = errors.for_code(code)
                 if error.retriable:
-                    raise error(f"transactional id {self._id!r}")
+                    raise error(f"transactional id {self.transactional_id!r}")
                 if not code:
                     return LastTransaction(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
             return NONE  # never used, or not permitted to know
 
-        return await _unless_old(self._wire.retry(ask), NONE)
+        return await _unless_old(self.wire.retry(ask), NONE)
 
     async def _open(self) -> OpenIn:
         """The open transactions in all partitions that our producer may have written to."""
@@ -171,22 +171,22 @@ class OpenTransaction:
 
     async def _of_topics(self, topics: Set[str] | None) -> OpenIn:
         open_ = await _unless_old(self._producers.of_topics(topics), OpenIn({}, set()))
-        self._checked.update(where for where in open_.answered if topics is None or where[0] in topics)
+        self.checked.update(where for where in open_.answered if topics is None or where[0] in topics)
         return open_
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
         """The partitions among these in which our producer has an open transaction. Raises LogFailed."""
-        targets = set(partitions) - self._checked
+        targets = set(partitions) - self.checked
 
         async def ask() -> set[Partition]:
             open_ = await self._producers.of(targets)
-            self._checked |= open_.answered
+            self.checked |= open_.answered
             ours = self._record(self._producer.producer_id, open_)
-            for topic, number in targets - self._checked - ours:
+            for topic, number in targets - self.checked - ours:
                 raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
             return ours
 
-        return await _unless_old(self._wire.retry(ask), set()) if targets else set()
+        return await _unless_old(self.wire.retry(ask), set()) if targets else set()
 
     def _record(self, producer_id: int, open_: OpenIn) -> set[Partition]:
         """The partitions in which our producer has an open transaction.
@@ -194,8 +194,8 @@ class OpenTransaction:
         They must be checked again. All others that were checked are in order.
         """
         ours = open_.held_by(producer_id)
-        self._checked -= ours
-        self._decisions.in_order(self._checked)
+        self.checked -= ours
+        self._decisions.in_order(self.checked)
         return ours
 
 

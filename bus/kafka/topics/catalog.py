@@ -85,8 +85,8 @@ class Catalog:
 
     def __init__(self, wire: Wire, drop_topic: Callable[[str], None] = lambda topic: None) -> None:
         self._wire, self._drop_topic = wire, drop_topic
-        self._topics: dict[str, TopicMetadata] = {}
-        self._missing: dict[str, None] = {}  # did not exist at the last check
+        self.topics: dict[str, TopicMetadata] = {}
+        self.missing: dict[str, None] = {}  # did not exist at the last check
         self._used: set[str] = set()  # since the last check
         self._renewal: asyncio.Task[None] | None = None
         self._last_sweep_s = time.monotonic()  # when unused topics were forgotten
@@ -95,7 +95,7 @@ class Catalog:
 
     def last(self, topic: str) -> TopicMetadata | None:
         """The topic at its last check. If that is old, another check starts in the background."""
-        metadata = self._topics.get(topic)
+        metadata = self.topics.get(topic)
         if metadata is not None:
             self._used.add(topic)
             if metadata.trouble or time.monotonic() - metadata.checked_at > _FRESH_S:
@@ -113,8 +113,8 @@ class Catalog:
 
     def _brokers_changed(self) -> None:
         """A connection was lost or restored: leaders have changed, or will soon."""
-        for topic, metadata in self._topics.items():
-            self._topics[topic] = metadata.judge(self._wire.down)
+        for topic, metadata in self.topics.items():
+            self.topics[topic] = metadata.judge(self._wire.down)
         self._renew_soon()
 
     async def find(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
@@ -126,7 +126,7 @@ class Catalog:
         ]
         if stale:
             await self.refresh(stale)
-            by_topic.update((topic, self._topics.get(topic)) for topic in stale)
+            by_topic.update((topic, self.topics.get(topic)) for topic in stale)
         return {topic: metadata for topic, metadata in by_topic.items() if metadata is not None}
 
     async def recall(self, topic: str) -> TopicMetadata | None:
@@ -172,7 +172,7 @@ class Catalog:
             except LogFailed:
                 self._used |= topics
                 raise
-            again = {topic for topic in topics if (metadata := self._topics.get(topic)) and metadata.trouble}
+            again = {topic for topic in topics if (metadata := self.topics.get(topic)) and metadata.trouble}
             self._used |= again
             wait_s, pause_s = pause_s, min(pause_s * 2, _LATER_S)
             return wait_s if again else None
@@ -198,12 +198,12 @@ class Catalog:
                     )
             elif error is errors.TopicAuthorizationFailedError:
                 self.denied.add(topic)
-        for topic in list(self._topics) if names is None else names:
+        for topic in list(self.topics) if names is None else names:
             if topic not in exist:
                 self._forget(topic)
-                self._missing[topic] = None
-        while len(self._missing) > _MAX_MISSING:
-            del self._missing[next(iter(self._missing))]
+                self.missing[topic] = None
+        while len(self.missing) > _MAX_MISSING:
+            del self.missing[next(iter(self.missing))]
         self._forget_unused()
         settings = await self.settings(exist, _SETTINGS) if exist else {}
         now, down = time.monotonic(), self._wire.down
@@ -215,22 +215,22 @@ class Catalog:
                 int(configuration.get("min.insync.replicas", 1)), replicas,
                 new_until=self._new_until(topic, replicas, now),
             )  # fmt: skip
-            self._topics[topic] = metadata.judge(down)
+            self.topics[topic] = metadata.judge(down)
         return sorted(exist)
 
     def _new_until(self, topic: str, replicas: Sequence[Replicas], now: float) -> float:
-        if topic in self._missing:
-            del self._missing[topic]
+        if topic in self.missing:
+            del self.missing[topic]
             return now + _NEW_S if max(each.copies for each in replicas) > 1 else 0.0
-        before = self._topics.get(topic)
+        before = self.topics.get(topic)
         return before.new_until if before is not None else 0.0
 
     def forget(self, topic: str) -> None:
         """Make the next use of this topic ask the brokers."""
-        self._topics.pop(topic, None)
+        self.topics.pop(topic, None)
 
     def _forget(self, topic: str) -> None:
-        self._topics.pop(topic, None)
+        self.topics.pop(topic, None)
         self._wire.forget(topic)
         self._drop_topic(topic)
 
@@ -239,7 +239,7 @@ class Catalog:
         now = time.monotonic()
         if now - self._last_sweep_s > _STALE_S:
             self._last_sweep_s = now
-            for topic in [topic for topic, metadata in self._topics.items() if now - metadata.checked_at > _UNUSED_S]:
+            for topic in [topic for topic, metadata in self.topics.items() if now - metadata.checked_at > _UNUSED_S]:
                 self._forget(topic)
 
     async def settings(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str]]:

@@ -43,7 +43,7 @@ class ConsumerOffsets:
         group = self._groups + consumer
 
         async def ask() -> bytes | None:
-            response = await self._ask(group, OffsetFetchRequest(group, [(topic, list(range(_MAX_PIECES)))]))
+            response = await self.ask_coordinator(group, OffsetFetchRequest(group, [(topic, list(range(_MAX_PIECES)))]))
             _check(getattr(response, "error_code", 0))
             notes: dict[int, str] = {}
             further = -1
@@ -72,7 +72,7 @@ class ConsumerOffsets:
 
         async def ask() -> None:
             request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, kept_ms, [(topic, parts)])
-            for _, answers in (await self._ask(group, request)).topics:
+            for _, answers in (await self.ask_coordinator(group, request)).topics:
                 for _, code in answers:
                     _check(code)
 
@@ -100,7 +100,7 @@ class ConsumerOffsets:
         """The committed offset of a consumer group, with its metadata."""
 
         async def ask() -> GroupPosition | None:
-            response = await self._ask(group, OffsetFetchRequest(group, [(topic, [partition])]))
+            response = await self.ask_coordinator(group, OffsetFetchRequest(group, [(topic, [partition])]))
             _check(getattr(response, "error_code", 0))
             for _, parts in response.topics:
                 for _, offset, metadata, code in parts:
@@ -115,7 +115,9 @@ class ConsumerOffsets:
 
         async def reads(group: str) -> bool:
             try:
-                response = await self._ask(group, OffsetFetchRequest(group, [(topic, list(range(partitions)))]))
+                response = await self.ask_coordinator(
+                    group, OffsetFetchRequest(group, [(topic, list(range(partitions)))])
+                )
             except errors.KafkaError:
                 return False
             return any(offset >= 0 for _, parts in response.topics for _, offset, *_ in parts)
@@ -148,7 +150,7 @@ class ConsumerOffsets:
     def _like(self, group: str) -> str:
         return f"groups {self._groups}*" if group.startswith(self._groups) else f"group {group}"
 
-    async def _ask(self, group: str, request: Any) -> Any:
+    async def ask_coordinator(self, group: str, request: Any) -> Any:
         return await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)
 
 

@@ -74,7 +74,7 @@ class RetryPublisher:
     async def start(self, partitions: int) -> None:
         """`partitions`: of the buffer topic."""
         self._partitions = partitions
-        await patiently(self._open)
+        await patiently(self.open)
 
     async def send(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         """Send a message back, or to the dead letters; to the dead letters in any case if duemq cannot accept it.
@@ -132,7 +132,7 @@ class RetryPublisher:
             try:
                 with own_cancellation_only():
                     async with asyncio.timeout(_SEND_S):
-                        producer = await self._open()
+                        producer = await self.open()
                         await producer.send_and_wait(topic, value, key, partition, headers=headers)
             except _TOO_LARGE:
                 refused = TOO_LARGE
@@ -153,7 +153,7 @@ class RetryPublisher:
         await Loop("return", turn, of, expected=_FAILURES, ends_on=(Exception,), **pace).run()
         return refused
 
-    async def _open(self) -> AIOKafkaProducer:
+    async def open(self) -> AIOKafkaProducer:
         async with self._opening:
             if self._producer is None:
                 settings: dict[str, Any] = {"request_timeout_ms": 6_000, **self._options.kafka_of(AIOKafkaProducer)}

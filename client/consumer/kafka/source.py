@@ -70,7 +70,7 @@ class KafkaMessageSource:
         assignor: type | None = None,
     ) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options
-        self._topics, self._first, self._changes = topics, frozenset(first), changes
+        self._topics, self._first, self.changes = topics, frozenset(first), changes
         session_ms, stop_ms = int(options.session_s * 1000), int(options.stop_s * 1000)
         settings: dict[str, Any] = {
             "client_id": f"duemq-{options.name}",
@@ -82,7 +82,7 @@ class KafkaMessageSource:
         }
         if assignor is not None:
             settings["partition_assignment_strategy"] = (assignor,)
-        self._kafka = new_consumer(
+        self.kafka = new_consumer(
             bootstrap_servers=bootstrap,
             group_id=None if options.broadcasting else group,
             enable_auto_commit=False,
@@ -91,12 +91,12 @@ class KafkaMessageSource:
             **settings,
         )
         # For a missing topic, aiokafka would wait 40 s and then give up on all topics.
-        start_without_topics(self._kafka)
-        self._starts = Starts(self._kafka, options, first)
+        start_without_topics(self.kafka)
+        self.starts = Starts(self.kafka, options, first)
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
         self._missing: frozenset[str] = frozenset()
-        self._parking = ParkedPartitions(self._kafka, self._starts, changes, self._store)
-        self._identity = TopicIdentity(self._kafka, topics, self._starts, self._parking, changes)
+        self.parking = ParkedPartitions(self.kafka, self.starts, changes, self.store)
+        self.identity = TopicIdentity(self.kafka, topics, self.starts, self.parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
         self._held_partitions: frozenset[TopicPartition] = frozenset()
@@ -110,7 +110,7 @@ class KafkaMessageSource:
         if self._file is not None:
             await asyncio.to_thread(self._file.lock)
         overview = await survey(self._group, self._bootstrap, self._options, self._topics)
-        self._starts.known_topics |= overview.known_topics
+        self.starts.known_topics |= overview.known_topics
         self._missing = overview.missing
         if missing := sorted(overview.missing - self._first):
             log.warning(
@@ -118,16 +118,16 @@ class KafkaMessageSource:
                 self._group, ", ".join(missing), extra={"action": "subscribe"},
             )  # fmt: skip
         if self._file is None:
-            self._kafka.subscribe(self._topics, listener=self._changes)
-            await self._kafka.start()
-            mend_header_names(fetcher_of(self._kafka))
+            self.kafka.subscribe(self._topics, listener=self.changes)
+            await self.kafka.start()
+            mend_header_names(fetcher_of(self.kafka))
         else:
             stored = await asyncio.to_thread(self._file.load)
-            self._starts.known_topics |= self._file.topics
-            await self._kafka.start()
-            mend_header_names(fetcher_of(self._kafka))
+            self.starts.known_topics |= self._file.topics
+            await self.kafka.start()
+            mend_header_names(fetcher_of(self.kafka))
             await self._assign_all(stored)
-        work = [("partitions", self._check_often), ("starts", self._parking.run), ("topics", self._compare_often)]
+        work = [("partitions", self.check_often), ("starts", self.parking.run), ("topics", self.compare_often)]
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
@@ -135,33 +135,33 @@ class KafkaMessageSource:
 
         Records of newly assigned partitions are held back until their logs are identified.
         """
-        parked = self._parking.times.copy()
+        parked = self.parking.times.copy()
         try:
-            partitions = self._kafka.assignment() - self._held_partitions if self._held_partitions else ()
-            pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(
+            partitions = self.kafka.assignment() - self._held_partitions if self._held_partitions else ()
+            pulled: dict[TopicPartition, list[Any]] = await self.kafka.getmany(
                 *partitions, timeout_ms=timeout_ms, max_records=most
             )
         except NoOffsetForPartitionError as error:
-            self._parking.park(dict.fromkeys(error.args))
+            self.parking.park(dict.fromkeys(error.args))
         except OutOfRange as error:
-            self._changes.doubt()
-            self._parking.park(error.args[0])
+            self.changes.doubt()
+            self.parking.park(error.args[0])
         except KafkaError as error:
             if not error.retriable:
                 raise
             await asyncio.sleep(self._pulls.record_failure(error))
         else:
             self._pulls.record_success()
-            if not pulled or self._changes.sure.is_set():
+            if not pulled or self.changes.sure.is_set():
                 return pulled
-            turn, self._keeps_back = self._changes.turn, True
+            turn, self._keeps_back = self.changes.turn, True
             try:
-                await self._changes.sure.wait()
+                await self.changes.sure.wait()
             finally:
                 self._keeps_back = False
-            if self._file is None and turn != self._changes.turn:
+            if self._file is None and turn != self.changes.turn:
                 return {}  # after the rebalance, everything restarts at the committed offsets
-            return {each: some for each, some in pulled.items() if self._parking.times[each] == parked[each]}
+            return {each: some for each, some in pulled.items() if self.parking.times[each] == parked[each]}
         return {}
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
@@ -170,56 +170,56 @@ class KafkaMessageSource:
         self._held_partitions = frozenset(partitions)
 
     def rewind(self, partition: TopicPartition, offset: int) -> bool:
-        if partition in self._parking.parked or partition not in self.partitions():
+        if partition in self.parking.parked or partition not in self.partitions():
             return False
-        self._kafka.seek(partition, offset)
+        self.kafka.seek(partition, offset)
         return True
 
     async def idle(self) -> None:
         """Send a sign of life without fetching: a member that is silent for minutes is removed from its group."""
-        partitions = self._kafka.assignment() - self._kafka.paused()
-        self._kafka.pause(*partitions)
+        partitions = self.kafka.assignment() - self.kafka.paused()
+        self.kafka.pause(*partitions)
         try:
             await self.pull(0, 1)
         finally:
-            self._kafka.resume(*(partitions & self._kafka.assignment() - self._parking.parked.keys()))
+            self.kafka.resume(*(partitions & self.kafka.assignment() - self.parking.parked.keys()))
 
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions of this member; empty during a rebalance."""
-        return frozenset() if self._changes.moving else frozenset(self._kafka.assignment())
+        return frozenset() if self.changes.moving else frozenset(self.kafka.assignment())
 
     async def position(self, partition: TopicPartition) -> int | None:
         """Where the next fetch starts, past transaction markers. None if it or its log is unknown at present, or if the
         partition is not this member's or was away in between."""
-        turn = self._changes.turn
+        turn = self.changes.turn
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_ASK_S):
-                position: int = await self._kafka.position(partition)
-                is_own = turn == self._changes.turn and partition in self.partitions() and self._changes.sure.is_set()
-                is_known = partition not in self._parking.parked and not self._keeps_back
+                position: int = await self.kafka.position(partition)
+                is_own = turn == self.changes.turn and partition in self.partitions() and self.changes.sure.is_set()
+                is_known = partition not in self.parking.parked and not self._keeps_back
                 return position if is_own and is_known else None
         return None
 
     def end(self, partition: TopicPartition) -> int | None:
         """As of the partition's last fetch."""
-        end: int | None = self._kafka.highwater(partition) if partition in self.partitions() else None
+        end: int | None = self.kafka.highwater(partition) if partition in self.partitions() else None
         return end
 
     def done(self, partition: TopicPartition) -> Ranges:
         """Ranges done after the committed offset. A broadcasting member does not store them."""
-        return self._identity.done.get(partition, ())
+        return self.identity.done.get(partition, ())
 
     def log_id(self, topic: str) -> str:
         """The topic's id, if the brokers have ids."""
-        return self._starts.ids.get(topic, "")
+        return self.starts.ids.get(topic, "")
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
         """Store these positions. Returns the partitions whose positions are durable now: none if they moved to another
         member or Kafka is unreachable; those whose log is in doubt are left out."""
-        sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
+        sure = {each: place for each, place in places.items() if each not in self.parking.unsure}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}
-            await asyncio.to_thread(self._file.save, offsets, self._starts.known_topics)
+            await asyncio.to_thread(self._file.save, offsets, self.starts.known_topics)
             return sure.keys()
         async with self._saving:
             return await self._commit(sure)
@@ -227,12 +227,10 @@ class KafkaMessageSource:
     async def _commit(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
         """Commit as `save` does. Includes the mark if the group's known topics have changed since it was last
         stored."""
-        if not self._changes.sure.is_set():
+        if not self.changes.sure.is_set():
             return ()
-        turn, known_topics, mark, ids = self._changes.turn, self._known_topics(), self._starts.mark, self._starts.ids
-        existing_places = {
-            each: place for each, place in places.items() if self._kafka.partitions_for_topic(each.topic)
-        }
+        turn, known_topics, mark, ids = self.changes.turn, self._known_topics(), self.starts.mark, self.starts.ids
+        existing_places = {each: place for each, place in places.items() if self.kafka.partitions_for_topic(each.topic)}
         if (
             self._marked is not None
             and self._marked[0] == turn
@@ -245,10 +243,10 @@ class KafkaMessageSource:
             metadata = metadata_of(place.pull, ids.get(each.topic), known_topics if each == mark else (), place.commit)
             commits[each] = OffsetAndMetadata(place.commit, with_done(metadata, place, self._metadata_bytes))
         try:
-            if not commits.keys() <= self._kafka.assignment():
+            if not commits.keys() <= self.kafka.assignment():
                 raise CommitFailedError("they are not assigned")
             if commits:
-                await commit_once(self._kafka, commits, lambda: True)
+                await commit_once(self.kafka, commits, lambda: True)
         except _OTHERS as error:
             log.info(
                 "consumer does not commit: its partitions moved to other members: %r", error, extra={"action": "commit"}
@@ -271,18 +269,18 @@ class KafkaMessageSource:
         return places.keys() & existing_places.keys()  # a deleted topic has no offsets
 
     def _known_topics(self) -> frozenset[str]:
-        return frozenset(self._starts.known_topics.intersection(self._topics))
+        return frozenset(self.starts.known_topics.intersection(self._topics))
 
-    async def _store(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+    async def store(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
         """See `Store`."""
         if self._file is not None:
-            await asyncio.to_thread(self._file.save, offsets, self._starts.known_topics)
+            await asyncio.to_thread(self._file.save, offsets, self.starts.known_topics)
         else:
-            await self._starts.commit(offsets, lambda: self._changes.turn == turn)
+            await self.starts.commit(offsets, lambda: self.changes.turn == turn)
 
     async def let_go(self) -> None:
         """Give up all partitions, as if other members took them."""
-        await self._changes.on_partitions_revoked(self._kafka.assignment())
+        await self.changes.on_partitions_revoked(self.kafka.assignment())
 
     async def stop(self) -> None:
         """Leave the group."""
@@ -292,12 +290,12 @@ class KafkaMessageSource:
             await asyncio.wait(self._tasks)
         try:
             async with asyncio.timeout(_STOP_S):
-                await self._kafka.stop()
+                await self.kafka.stop()
         except (TimeoutError, KafkaError) as error:
             log.warning("consumer cannot leave its group: %r", error, extra={"action": "leave"})
-            abandon(self._kafka)
+            abandon(self.kafka)
         except asyncio.CancelledError:
-            abandon(self._kafka)
+            abandon(self.kafka)
             raise
         finally:
             if self._file is not None:
@@ -305,13 +303,13 @@ class KafkaMessageSource:
 
     # --- new topics ------------------------------------------------------------------------------------------------
 
-    async def _check_often(self) -> None:
+    async def check_often(self) -> None:
         """aiokafka itself checks every `metadata_max_age_ms`, which is too late for a topic that was just created."""
         looks = 0
 
         async def turn() -> float:
             nonlocal looks
-            missing = await self._check_partitions()
+            missing = await self.check_partitions()
             for topic in sorted(self._missing - missing):
                 log.info("topic %s of group %s exists now", topic, self._group, extra={"action": "subscribe"})
             for topic in sorted(missing - self._missing):
@@ -323,75 +321,75 @@ class KafkaMessageSource:
         pace = OutageOptions(first_s=_LOOK_SOON_S[0], longest_s=_LOOK_S)
         await Loop("look for partitions", turn, self._group, expected=_PASSING, delay_s=_LOOK_SOON_S[0], **pace).run()
 
-    async def _compare_often(self) -> None:
+    async def compare_often(self) -> None:
         """Identify the partitions' logs whenever they are in doubt. Until that succeeds no position is stored."""
 
         async def turn() -> float:
-            await self._changes.in_doubt.wait()
-            return 0.0 if await self._compare() else _MOVING_S
+            await self.changes.in_doubt.wait()
+            return 0.0 if await self.compare() else _MOVING_S
 
         pace = OutageOptions(first_s=_AGAIN_S, longest_s=_AGAIN_S)
         await Loop("look at topics", turn, self._group, expected=_PASSING, **pace).run()
 
-    async def _compare(self) -> bool:
+    async def compare(self) -> bool:
         """See `TopicIdentity.compare`."""
         async with self._comparing:
             if self._file is None:
-                return await self._identity.compare()
-            doubts = self._changes.doubts
+                return await self.identity.compare()
+            doubts = self.changes.doubts
             await self._assign_all({})
-            return self._changes.confirm(doubts)
+            return self.changes.confirm(doubts)
 
-    async def _check_partitions(self) -> frozenset[str]:
+    async def check_partitions(self) -> frozenset[str]:
         """Check for new partitions. Returns the topics that are missing now."""
         if self._file is not None:
             async with self._comparing:
                 return await self._assign_all({})
-        await self._compare()
+        await self.compare()
         async with self._saving:
             await self._commit({})
         if missing := self._unknown():
-            await client_of(self._kafka).force_metadata_update()
+            await client_of(self.kafka).force_metadata_update()
             missing = self._unknown()
         return missing
 
     def _unknown(self) -> frozenset[str]:
-        return frozenset(topic for topic in self._topics if self._kafka.partitions_for_topic(topic) is None)
+        return frozenset(topic for topic in self._topics if self.kafka.partitions_for_topic(topic) is None)
 
     async def _assign_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
         """Take all existing partitions, when broadcasting. Returns the missing topics. One call at a time."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
-        ids = await topic_ids(client_of(self._kafka), self._topics)
+        ids = await topic_ids(client_of(self.kafka), self._topics)
         anew = await asyncio.to_thread(self._file.anew, ids)
         stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
-        present = self._kafka.assignment()
-        self._parking.park({each: ANEW for each in present if each.topic in anew})
+        present = self.kafka.assignment()
+        self.parking.park({each: ANEW for each in present if each.topic in anew})
         if additions := partitions - present:
-            begun = self._starts.known_topics.union(each.topic for each in present)
+            begun = self.starts.known_topics.union(each.topic for each in present)
             rest = additions - stored.keys()
-            new = {each for each in rest if each.topic in begun or self._starts.is_new(each.topic)}
+            new = {each for each in rest if each.topic in begun or self.starts.is_new(each.topic)}
             starts = {each: stored[each] for each in additions & stored.keys()}
-            starts |= await self._starts.firsts(new) if new else {}
-            starts |= await self._starts.by_options(rest - new) if rest - new else {}
-            self._starts.known_topics.update(each.topic for each in partitions)
-            await self._store({each: starts[each] for each in rest}, 0)
+            starts |= await self.starts.firsts(new) if new else {}
+            starts |= await self.starts.by_options(rest - new) if rest - new else {}
+            self.starts.known_topics.update(each.topic for each in partitions)
+            await self.store({each: starts[each] for each in rest}, 0)
             for topic in sorted({each.topic for each in rest}):
                 some = [each for each in rest if each.topic == topic]
                 where = "the first record" if some[0] in new else self._options.start
                 log.info("consumer starts %s at %s", named(some), where, extra={"action": "begin"})
-            parked = dict(self._parking.parked)
+            parked = dict(self.parking.parked)
             self._assign(starts)
-            await self._changes.on_partitions_assigned(additions)
-            self._parking.park(parked)
+            await self.changes.on_partitions_assigned(additions)
+            self.parking.park(parked)
         return frozenset(self._topics).difference(each.topic for each in partitions)
 
     def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """Assign all at once, so that a pull in between finds a position for each."""
         places = dict(starts)
-        if (subscription := subscription_of(self._kafka)) is not None:
+        if (subscription := subscription_of(self.kafka)) is not None:
             present = subscription.assignment
             places |= {each: present.state_value(each).position for each in present.tps}
-        self._kafka.assign(sorted(places))
+        self.kafka.assign(sorted(places))
         for partition, offset in places.items():
-            self._kafka.seek(partition, offset)
+            self.kafka.seek(partition, offset)

@@ -32,7 +32,7 @@ class Room:
         """The consumer waits for room."""
         self._each_bytes = _FIRST_BYTES  # average size of the latest messages
         self._enough = 0  # with fewer in hand, more are pulled
-        self._there = asyncio.Event()
+        self.there = asyncio.Event()
 
     def add(self, count: int, size: int) -> None:
         """`count` messages were pulled, `size` bytes in total."""
@@ -73,10 +73,10 @@ class Room:
         some = max(reserved(self._limit(), partitions) // 2, 1)
         self._enough = self.messages - some if self._in_place else int(self._most * _ENOUGH)
         self.full = True
-        self._there.clear()
+        self.there.clear()
         try:
             async with asyncio.timeout(most_s):
-                await self._there.wait()
+                await self.there.wait()
         except TimeoutError:
             return False
         finally:
@@ -86,11 +86,11 @@ class Room:
     def recheck(self) -> None:
         """Check whether there is room again."""
         if self.messages <= self._enough and (self._in_place or self.bytes < self._most_bytes * _ENOUGH):
-            self._there.set()
+            self.there.set()
 
     def open(self) -> None:
         """Let `wait` return."""
-        self._there.set()
+        self.there.set()
 
 
 def reserved(limit: int, partitions: int) -> int:

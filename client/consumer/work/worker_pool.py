@@ -80,7 +80,8 @@ class WorkerPool:
         self._workers = [_Worker() for _ in range(concurrency)]
         self._ready: deque[Work] = deque()
         self._resting: deque[asyncio.Future[None]] = deque()
-        self._keys: dict[Hashable, _Key] = {}
+        self.keys: dict[Hashable, _Key] = {}
+        """Keys with a message at work or waiting."""
         self._suspended: dict[Work, asyncio.TimerHandle] = {}
         self._pauses = Pauses(self._begin)
         self._finished = asyncio.Event()
@@ -201,7 +202,7 @@ class WorkerPool:
             return False
         self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
         if work.holds_key:
-            key = self._keys[work.key]
+            key = self.keys[work.key]
             key.failing.add(work)
             while len(key.waiting) > _KEPT:
                 self._owner.set_aside(key.waiting.pop())
@@ -246,7 +247,7 @@ class WorkerPool:
 
     def is_free(self, key: Hashable) -> bool:
         """Whether no message waits for the key."""
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         return state is None or not (state.failing or state.waiting)
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
@@ -260,12 +261,12 @@ class WorkerPool:
                 self._ready.append(work)
 
     def _enter(self, work: Work, limit: int) -> Work | None:
-        key = self._keys.get(work.key)
+        key = self.keys.get(work.key)
         if work.key in work.tracker.aside.keys or (key and key.failing and len(key.waiting) >= _KEPT):
             self._owner.set_aside(work)
             return None
         if key is None:
-            key = self._keys[work.key] = _Key()
+            key = self.keys[work.key] = _Key()
         if key.running >= limit:
             key.waiting.append(work)
             return None
@@ -275,7 +276,7 @@ class WorkerPool:
 
     def _following(self, work: Work) -> Work | None:
         """The worker's next message: one that waited for the same key."""
-        key = self._keys[work.key]
+        key = self.keys[work.key]
         key.failing.discard(work)
         if key.waiting:
             following = key.waiting.popleft()
@@ -286,7 +287,7 @@ class WorkerPool:
             return None
         key.running -= 1
         if not key.running:
-            del self._keys[work.key]
+            del self.keys[work.key]
         return None
 
     def _resume(self, work: Work) -> None:
@@ -311,7 +312,7 @@ class WorkerPool:
                 and worker.task is not None
             ):
                 worker.task.cancel()
-        for key in self._keys.values():
+        for key in self.keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:
                 key.waiting.append(work) if not work.tracker.closed else self._owner.released(work)

@@ -97,7 +97,7 @@ class Producers:
 
     def __init__(self, destination: str, stream: str) -> None:
         self._destination, self._stream = destination, stream
-        self._by_partition: dict[Partition, StreamProducer] = {}
+        self.by_partition: dict[Partition, StreamProducer] = {}
         self._of_publisher: list[StreamProducer] = []  # on this connection, indexed by publisher id
         self._former: list[StreamProducer] = []  # of logs that no longer exist, with unconfirmed entries
         self._unnumbered: dict[int, StreamEntry] = {}
@@ -112,17 +112,17 @@ class Producers:
     # --- what the consumer tells ----------------------------------------------------------------------------------
 
     def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
-        producer = self._by_partition.get(partition)
+        producer = self.by_partition.get(partition)
         if producer is None or producer.log_id != log_id:
             if producer is not None:
                 self._former.append(producer)
             name = producer_name(self._destination, log_id, *partition)
-            producer = self._by_partition[partition] = StreamProducer(name, log_id)
+            producer = self.by_partition[partition] = StreamProducer(name, log_id)
         producer.numbering.pulled(offsets, start)
         producer.move()
 
     def ended(self, partition: Partition, offset: int) -> None:
-        producer = self._by_partition.get(partition)
+        producer = self.by_partition.get(partition)
         if producer is not None:
             producer.numbering.ended(offset)
             producer.move()
@@ -135,7 +135,7 @@ class Producers:
         self._connection = connection
         connection.declare(_UNNUMBERED, "", self._stream)
         self._former = [producer for producer in self._former if producer.entries]
-        for producer in (*self._former, *self._by_partition.values()):
+        for producer in (*self._former, *self.by_partition.values()):
             if producer.entries:
                 publisher = self._publisher(connection, producer)
                 assert publisher is not None, "the last connection had no more of them"
@@ -152,7 +152,7 @@ class Producers:
         self._unnumbered.clear()
         for entry in entries:
             entry.answer(reply)
-        for producer in self._by_partition.values():
+        for producer in self.by_partition.values():
             producer.wake_all()
 
     def watch(self, most_s: float) -> None:
@@ -210,7 +210,7 @@ class Producers:
 
     def write(self, partition: Partition, offset: int, id_: str, data: bytes) -> asyncio.Future[Reply] | None:
         """Write a message; requires a connection. Returns the broker's answer, or None if it is not its turn yet."""
-        connection, producer = self._connection, self._by_partition.get(partition)
+        connection, producer = self._connection, self.by_partition.get(partition)
         assert connection is not None
         publisher = None if producer is None else self._publisher(connection, producer)
         if producer is None or publisher is None:
@@ -240,4 +240,4 @@ class Producers:
 
     async def wait(self, partition: Partition, offset: int) -> None:
         """Wait until calling `write` again makes sense. Also returns when the connection is lost."""
-        await self._by_partition[partition].wait(offset)
+        await self.by_partition[partition].wait(offset)

@@ -144,7 +144,7 @@ async def test_keys_and_sessions_that_ended_are_forgotten_and_a_server_with_keys
         await admin.keys.revoke(last["id"], "test")
         clock.now += 2 * api_keys.KEPT_MS
         for _ in range(3):
-            await admin.keys._forget(clock.now, "test")
+            await admin.keys.forget(clock.now, "test")
         assert admin.keys.count == 1, "without a key everybody may call"
 
 

@@ -17,6 +17,7 @@ from duemq.model.messages.record import pack_headers
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
 from duemq.pipeline.logs.logs import commands
+from tests.support.spark.java import query_of
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests
 
@@ -66,7 +67,7 @@ def test_files_that_are_gone_are_one_frame(spark: SparkSession, tmp_path: Path) 
     gone = replace(imported(write(tmp_path / "x.parquet")), why_not="gone")
     files = [replace(gone, offset=n, rows=n % 3, window=WINDOW + n * WINDOW_MS) for n in range(400)]
     frame = rows_of(spark, files)
-    plan = str(frame._jdf.queryExecution().analyzed())
+    plan = str(query_of(frame).analyzed())
     assert plan.count("LogicalRDD") + plan.count("LocalRelation") <= 4, "no plan for each file"
     rows = frame.collect()
     assert len(rows) == sum(n % 3 for n in range(400)) and all(row.counted for row in rows)

@@ -30,6 +30,7 @@ from tests.support.audit.audit_site import make_topics
 from tests.support.servers.real_servers import need_servers
 from tests.support.servers.s3_site import ACCESS_KEY, REGION, SECRET_KEY, S3Site
 from tests.support.shard.import_schedule import write_messages
+from tests.support.spark.java import query_of
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
@@ -67,7 +68,7 @@ def test_an_object_is_read_as_a_file_is(settings: SparkSession, s3: S3Site, tmp_
     same = [tuple(row)[2:] for row in rows]
     assert len(rows) == 6 and same[:3] == same[3:] and [row.due for row in rows[:3]] == [WINDOW + n for n in range(3)]
     assert not any(row.counted for row in rows)
-    plan = rows_of(settings, [object_])._jdf.queryExecution().toString()
+    plan = query_of(rows_of(settings, [object_])).toString()
     assert SECRET_KEY not in plan and "s3" not in plan, "the plan is on Spark's pages and in its logs"
 
 

@@ -67,19 +67,19 @@ class History:
                 counts["cancelled"] += 1
             elif offset % 11 == 7:
                 deferred.append((due, offset, 0, None, None, None, 1, "expired"))
-                self.letters.append(self._record(sent, due + 1) | {"topic": "duemq.dlq", "reason": "expired"})
+                self.letters.append(self.record(sent, due + 1) | {"topic": "duemq.dlq", "reason": "expired"})
                 counts["dead"] += 1
             else:
                 counts["delivered"] += 1
                 if sent["topic"] != "unread":
-                    self.deliveries.append(self._record(sent, max(due, sent["at"]) + chosen.randrange(40)))
+                    self.deliveries.append(self.record(sent, max(due, sent["at"]) + chosen.randrange(40)))
         applied = MESSAGES + sum(one["kind"] == "cancel" and one["shard"] == shard for one in self.commands)
         self.commands += [
             {"shard": shard, "offset": applied + n, "at": END, "kind": "schedule", "plain": False, "due": END + 10 + n,
              "topic": "orders", "expires": 0, "content": n, "metadata": n} for n in range(4)
         ]  # fmt: skip
-        self.deliveries.append(self._record(self.commands[-1], END + 20))  # since the range was over
-        self.deliveries.append(self._record({"shard": 0xFFFF, "offset": shard, "due": T} | {
+        self.deliveries.append(self.record(self.commands[-1], END + 20))  # since the range was over
+        self.deliveries.append(self.record({"shard": 0xFFFF, "offset": shard, "due": T} | {
             "topic": "orders", "content": 1, "metadata": 1}, T + 1))  # fmt: skip
         pending = counts["accepted"] - counts["delivered"] - counts["cancelled"] - counts["dead"]
         waiting = checksum([
@@ -101,7 +101,7 @@ class History:
             "first_due": sent["due"], "first_offset": sent["offset"], "first_row": 0, "content": 0,
         })  # fmt: skip
 
-    def _record(self, sent: Row, at: int) -> Row:
+    def record(self, sent: Row, at: int) -> Row:
         return {
             "topic": sent["topic"], "partition": 0, "offset": 10_000 * sent["shard"] + sent["offset"], "at": at,
             "by_broker": False, "due": sent["due"], "attempt": 1, "content": sent["content"], "id": "x" * 32,
@@ -234,17 +234,17 @@ class Faults:
 
     def not_passed(self) -> Found:
         sent = self._sent(lambda one: one["due"] > END + 40)
-        self.history.deliveries.append(self.history._record(sent, T + 500))
+        self.history.deliveries.append(self.history.record(sent, T + 500))
         return [(sent["shard"], sent["offset"])]
 
     def to_an_unread_topic(self) -> Found:
         sent = self._sent(lambda one: one["topic"] == "unread" and one["offset"] % 11 not in (3, 5, 7))
-        self.history.deliveries.append(self.history._record(sent, END - 1) | {"topic": "orders"})
+        self.history.deliveries.append(self.history.record(sent, END - 1) | {"topic": "orders"})
         return [(sent["shard"], sent["offset"])]
 
     def after_cancel(self) -> Found:
         sent = self._sent(lambda one: one["offset"] % 11 == 5)
-        self.history.deliveries.append(self.history._record(sent, END - 1))
+        self.history.deliveries.append(self.history.record(sent, END - 1))
         return [(sent["shard"], sent["offset"])]
 
     def refused(self) -> Found:

@@ -31,6 +31,7 @@ from duemq.storage.delay_files.columns import is_normal
 from duemq.storage.imports.import_file import inspect
 from duemq.storage.limits import ImportLimits
 from tests.support.spark.bulk_site import Sentences, bulk_site, first_window, rows
+from tests.support.spark.java import java_of
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
@@ -146,7 +147,7 @@ def test_a_source_that_changes_while_it_is_read_stops_the_job(
 def test_rows_that_change_places_with_rejected_ones_stop_the_job(spark: SparkSession, site: tuple[str, Path]) -> None:
     """As many rows are rejected when they are written apart as when the files were written, but it is another one."""
     url, stage = site
-    java: Any = spark.sparkContext._jvm
+    java = java_of(spark)
     java.System.setProperty("duemq.test.bad", "-3")
     bad = F.expr("reflect('java.lang.System', 'getProperty', 'duemq.test.bad')").cast("bigint")
     frame = rows(spark, 20, prefix="places").withColumn("due", F.when(F.col("rank") != bad, F.col("due")))

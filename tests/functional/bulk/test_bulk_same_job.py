@@ -30,6 +30,7 @@ from duemq.pipeline.spark.progress import Silent
 from duemq.storage.delay_files.columns import is_normal
 from tests.e2e.server import environment, wait_for
 from tests.support.spark.bulk_site import Sentences, Site, bulk_site, first_window, rows
+from tests.support.spark.java import hadoop_settings_of
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
@@ -119,8 +120,7 @@ def test_a_table_that_was_replaced_is_another_one_on_any_file_system(
     folder.mkdir()
     where = f"file://{folder}"
     if scheme == "viewfs":
-        java: Any = spark.sparkContext._jsc
-        java.hadoopConfiguration().set("fs.viewfs.mounttable.cl.link./data", f"file://{tmp_path}")
+        hadoop_settings_of(spark).set("fs.viewfs.mounttable.cl.link./data", f"file://{tmp_path}")
         where = f"viewfs://cl/data/{folder.name}"
     table = folder / "reminders.csv"
 

@@ -48,7 +48,7 @@ class Site(NamedTuple):
         return letters
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        return self.server._http.request(method, path, json=body, headers={"X-API-Key": self.keys["admin"]})
+        return self.server.http.request(method, path, json=body, headers={"X-API-Key": self.keys["admin"]})
 
     def status(self, id_: str) -> str:
         status: str = self.call("GET", f"/v1/messages/{id_}").json()["status"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import product
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -11,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from duemq.model.messages.message import Draft
 from duemq.model.timing import WINDOW_MS
 from tests.functional.console.conftest import Site
-from tests.support.http.browser import Visitor
+from tests.support.http.browser import EACH_SIZE, Visitor
 from tests.support.shard.import_schedule import write_messages
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser and one server for all of them
@@ -35,9 +36,18 @@ OPERATOR_PAGES = ("schedule", "messages?topic=topic-1")
 MORE_PAGES = {"viewer": (), "operator": OPERATOR_PAGES, "admin": (*OPERATOR_PAGES, "keys", "trail")}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", ["desktop", "phone"])
-@pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
+QUICK_LOOKS = {
+    ("viewer", "desktop", "dark"), ("operator", "phone", "light"), ("admin", "desktop", "light"),
+    ("admin", "phone", "dark"),
+}  # fmt: skip
+"""Each role, and each size in both schemes. `make test` leaves out the other looks."""
+LOOKS = [
+    pytest.param(*look, marks=() if look in QUICK_LOOKS else pytest.mark.slow)
+    for look in product(MORE_PAGES, ("desktop", "phone"), ("light", "dark"))
+]
+
+
+@pytest.mark.parametrize(("role", "size", "scheme"), LOOKS)
 def test_every_page_is_for_everybody(
     browser: Browser, axe: str, console: Site, role: str, size: str, scheme: str
 ) -> None:
@@ -64,7 +74,7 @@ def test_every_page_is_for_everybody(
     visitor.context.close()
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", EACH_SIZE)
 def test_an_operator_changes_selected_messages(browser: Browser, axe: str, console: Site, size: str) -> None:
     topic = f"chosen-{size}"
     ids = [console.send(topic, deliver_after=f"{hours}h") for hours in range(1, 8)]
@@ -155,7 +165,7 @@ def test_an_operator_schedules_redrives_and_looks_for_a_message(browser: Browser
     visitor.context.close()
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", EACH_SIZE)
 def test_all_that_match_are_done_by_a_job(browser: Browser, axe: str, console: Site, size: str) -> None:
     topic = f"jobs-{size}"
     ids = [console.send(topic, deliver_after=f"{hours}h") for hours in range(1, 6)]
@@ -183,7 +193,7 @@ def test_all_that_match_are_done_by_a_job(browser: Browser, axe: str, console: S
     visitor.context.close()
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", EACH_SIZE)
 def test_dead_letters_of_a_consumer_group_are_redriven_and_purged(
     browser: Browser, axe: str, console: Site, size: str
 ) -> None:
@@ -244,7 +254,7 @@ def test_dead_letters_of_a_consumer_group_are_redriven_and_purged(
     visitor.context.close()
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", EACH_SIZE)
 def test_an_operator_imports_a_file_and_sees_what_becomes_of_it(
     browser: Browser, axe: str, console: Site, size: str
 ) -> None:
@@ -328,7 +338,7 @@ def test_times_are_in_utc_local_or_relative_everywhere_and_lists_poll(browser: B
     visitor.context.close()
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", EACH_SIZE)
 def test_a_letter_of_a_destination_goes_back_to_it_alone(browser: Browser, axe: str, console: Site, size: str) -> None:
     name, topic = f"mail-{size}", f"dlq.destination.mail-{size}"
     console.bury(topic, 2)

@@ -6,16 +6,16 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.functional.console.conftest import Site
-from tests.support.http.browser import Visitor
+from tests.support.http.browser import EACH_SIZE, Visitor
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", EACH_SIZE)
 def test_a_message_shows_who_moved_and_who_cancelled_it(browser: Browser, axe: str, console: Site, size: str) -> None:
     id_ = console.send("history", deliver_after="1h")
     for _ in range(18):
         assert console.call("PATCH", f"/v1/messages/{id_}", {"deliver_after": "2h"}).status_code == 200
     key = {"X-API-Key": console.keys["operator"]}
-    assert console.server._http.delete(f"/v1/messages/{id_}", headers=key).status_code == 200
+    assert console.server.http.delete(f"/v1/messages/{id_}", headers=key).status_code == 200
     visitor = Visitor(browser, console.server.url, size)
     page = visitor.page
     visitor.log_in(console.keys["viewer"])

@@ -139,5 +139,5 @@ def test_a_key_for_some_topics_is_told_of_no_reader_whose_topics_it_may_not_read
     assert (blind["readers"], blind["hidden_readers"]) == ([], True) and blind["place"]
     assert [one["group"] for one in seeing["readers"]] == ["destination.mail"] and seeing["hidden_readers"]
     headers = {"X-API-Key": made["poor"]}
-    statuses = {shop.server._http.get(f"/v1/messages/{id_}/story", headers=headers).status_code for _ in range(20)}
+    statuses = {shop.server.http.get(f"/v1/messages/{id_}/story", headers=headers).status_code for _ in range(20)}
     assert 429 in statuses

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.support.http.browser import Visitor
+from tests.support.http.browser import EACH_SIZE, Visitor
 from tests.support.http.mail_shop import ANSWER, CUSTOMER, MailShop, mail_shop
 
 pytestmark = pytest.mark.xdist_group("browser")  # as the other tests with one
@@ -27,7 +27,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailShop]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", EACH_SIZE)
 def test_from_a_customer_to_the_truth_about_his_mail_in_four_clicks(
     browser: Browser, axe: str, shop: MailShop, size: str, scheme: str
 ) -> None:

@@ -26,7 +26,8 @@ from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected
 from duemq.model.messages.names import of_client, shard_of_name
 from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
-from tests.support.consumer.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
+from tests.support.consumer.consumer_site import committed, new_group, new_topic, read_all, send, until
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -288,7 +289,7 @@ async def test_two_members_share_and_one_takes_over(kafka_with_duemq: str) -> No
     first, second = (consumer_of(group, kafka_with_duemq, topic, each) for each in seen)
 
     def assigned(consumer: Consumer) -> int:
-        source = consumer._source
+        source = consumer.source
         return 0 if source is None else sum(each.topic == topic for each in source.partitions())
 
     async with first:
@@ -384,7 +385,7 @@ async def test_blocking_handlers_run_in_threads(kafka_with_duemq: str) -> None:
 
     @consumer.on(topic)
     def handle(message: Message) -> None:
-        together.wait(WITHIN_S)  # only four at once get past it
+        together.wait(SERVERS_S)  # only four at once get past it
         seen[message.text] += 1
         if message.attempt == 1:
             raise ValueError("once")
@@ -423,7 +424,7 @@ async def test_the_example_runs(kafka_with_duemq: str) -> None:
         sys.executable, "-P", example, "--bootstrap", kafka_with_duemq,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(running.communicate(), WITHIN_S)
+    out, err = await asyncio.wait_for(running.communicate(), SERVERS_S)
     assert running.returncode == 0, err.decode()
     lines = [" ".join(line.split()[:3]) for line in out.decode().splitlines()]
     attempts = {"fine": 1, "busy": 2, "flaky": 2, "broken": 3, "hopeless": 1}

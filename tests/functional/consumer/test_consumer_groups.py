@@ -15,7 +15,8 @@ from duemq.client.consumer.base import Mismatch
 from duemq.client.consumer.kafka.assignors import assignor
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.election.allocation import StrategyName
-from tests.functional.kafka.kafka_bus import WITHIN_S, new_topic
+from tests.functional.kafka.kafka_bus import new_topic
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ class Group:
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()

@@ -16,7 +16,6 @@ from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 from tests.support.consumer.consumer_site import (
-    WITHIN_S,
     committed,
     make_topic,
     new_group,
@@ -25,6 +24,7 @@ from tests.support.consumer.consumer_site import (
     send,
     until,
 )
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -287,7 +287,7 @@ async def test_a_stop_ends_while_kafka_is_away(own_kafka: KafkaServers, caplog: 
     gone.set()
     await until(lambda: first.counts[topic, "done"] == 1, "one that is done")
     await until(lambda: "return of" in caplog.text, "an attempt to send it back")
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         await first.stop()
     assert first.in_hand == 0
     await asyncio.to_thread(own_kafka.start)

@@ -24,7 +24,6 @@ from duemq.model.errors import Rejected
 from duemq.model.topics.group_topics import dead_letter_topic, retry_topic
 from tests.functional.kafka.kafka_bus import batch_with_a_bad_name
 from tests.support.consumer.consumer_site import (
-    WITHIN_S,
     add_partitions,
     admin_of,
     committed,
@@ -36,6 +35,7 @@ from tests.support.consumer.consumer_site import (
     send,
     until,
 )
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -96,14 +96,14 @@ async def test_a_partition_that_is_added_is_read_from_its_first_record(
     topic, group = await new_topic(kafka.bootstrap), new_group()
     await send(kafka.bootstrap, topic, [b"before the group"], partition=0)
     noticed = asyncio.Event()
-    look = KafkaMessageSource._look
+    look = KafkaMessageSource.check_partitions
 
     async def held(source: KafkaMessageSource) -> frozenset[str]:
         if mode == "broadcasting":
             await noticed.wait()
         return await look(source)
 
-    monkeypatch.setattr(KafkaMessageSource, "_check_partitions", held)
+    monkeypatch.setattr(KafkaMessageSource, "check_partitions", held)
     monkeypatch.setattr("duemq.client.consumer.kafka.source._LOOK_SOON_S", (0.2,) * 100)
     async with Member(kafka.bootstrap, buffer, group, topic, mode=mode, offsets_folder=tmp_path) as member:
         await until(lambda: member.has(TopicPartition(topic, 0)), "it has begun")
@@ -176,7 +176,7 @@ async def test_a_group_that_begins_skips_nothing_when_its_members_die_at_once(
         async def nothing(*_: object) -> bool:
             return False
 
-        monkeypatch.setattr(first.consumer._source, "save", nothing)
+        monkeypatch.setattr(first.consumer.source, "save", nothing)
         await until(lambda: committed(kafka.bootstrap, group, topic, 0), "the group has begun")
     places = [await committed(kafka.bootstrap, group, topic, partition) for partition in range(4)]
     assert [place and place[0] for place in places] == [1, 2, 3, 4]
@@ -342,7 +342,7 @@ async def test_a_source_takes_options_that_only_consumers_have(kafka: KafkaServe
     topic, group = await new_topic(kafka.bootstrap), new_group()
     options = ConsumerOptions(kafka={"group_instance_id": "one", "max_partition_fetch_bytes": 1 << 20, **SOON})
     source = KafkaMessageSource(group, kafka.bootstrap, options, [topic], (), Rebalance(nothing, nothing))
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         await source.start()
         assert source.partitions() == {TopicPartition(topic, 0)}
         await source.stop()

@@ -15,12 +15,12 @@ from duemq.relay.nats.outlet import NatsOutlet
 from tests.support.destinations.nats_cluster import NatsCluster, current_stream, stream_on_three
 from tests.support.outlets.nats_site import nats_outlet, stored
 from tests.support.outlets.site import out_message
+from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need
 
 pytestmark = [pytest.mark.anyio, pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
 MESSAGES = 6_000
-_WITHIN_S = 200.0
 
 
 async def hand_on(outlet: NatsOutlet, breakages: dict[int, Callable[[], object]]) -> dict[str, int]:
@@ -44,13 +44,13 @@ async def hand_on(outlet: NatsOutlet, breakages: dict[int, Callable[[], object]]
                 assert result in (Result.AWAY, Result.FAILED)
                 await asyncio.sleep(0.1)
 
-    async with asyncio.timeout(_WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         await asyncio.gather(*(worker() for _ in range(outlet.concurrency)))
     return statuses
 
 
 async def until_accepted(outlet: NatsOutlet, number: int) -> None:
-    async with asyncio.timeout(_WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while (await outlet.send(out_message(number))).result is not Result.ACCEPTED:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
@@ -97,7 +97,7 @@ async def test_the_others_have_to_show_the_name_of_the_destination(tmp_path: Pat
         await until_accepted(outlet, 1)
         first.kill()
         second.kill()
-        async with asyncio.timeout(_WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while "not valid for 'localhost'" not in (reply := await outlet.send(out_message(2))).detail:
                 assert reply.result is Result.AWAY, reply
         assert reply[:2] == (Result.AWAY, "tls")

@@ -29,6 +29,7 @@ from tests.support.outlets.matrix import (
     Trouble,
 )
 from tests.support.outlets.site import out_message
+from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need
 
 _GROUP = pytest.mark.xdist_group("destinations")
@@ -119,7 +120,7 @@ async def replies(outlet: Outlet, first: int, count: int, key: bytes) -> list[Re
 
 
 async def accepted(outlet: Outlet, number: int, key: bytes) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVERS_S):
         while (await outlet.send(out_message(number, key=key))).result is not Result.ACCEPTED:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 

@@ -23,6 +23,7 @@ from duemq.relay.rabbitmq.outlet import RabbitMqOutlet
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.outlets.rabbitmq_site import plain, rabbitmq_outlet
 from tests.support.outlets.site import LOOPBACK, OutRecord, out_message
+from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need
 from tests.support.tls.certificates import Authority
 
@@ -210,7 +211,7 @@ async def test_an_alarm_of_the_broker_stops_all_without_a_loss(own_rabbitmq: Rab
         assert "memory" in replies[0].detail
         assert (await outlet.send(out_message(100))).status == "blocked"
         node.control("set_vm_memory_high_watermark", "0.4")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SERVERS_S):
             while (await outlet.send(out_message(100))).status == "blocked":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         # Those that were under way went on afterwards: a repeat is told so, and is not published twice.

@@ -111,8 +111,8 @@ async def test_a_connection_that_is_lost_with_messages_in_flight(rabbitmq: Rabbi
         async def cut() -> None:
             for _ in range(20):
                 await asyncio.sleep(0.02)
-                if outlet._connection is not None:
-                    outlet._connection.abort(Reply(Result.AWAY, "cut"))
+                if outlet.connection is not None:
+                    outlet.connection.abort(Reply(Result.AWAY, "cut"))
 
         cutting = asyncio.create_task(cut())
         for first in range(0, len(batch), 100):

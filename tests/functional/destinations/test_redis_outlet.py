@@ -18,6 +18,7 @@ from duemq.relay.redis.outlet import RedisOutlet
 from tests.support.destinations.redis_nodes import RedisNode
 from tests.support.outlets.redis_site import read_stream, redis_outlet
 from tests.support.outlets.site import out_message
+from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need
 
 pytestmark = [
@@ -35,7 +36,7 @@ async def outlet_to(url: str, credentials: dict[str, str] | None = None, **optio
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVERS_S):
         while not condition():  # noqa: ASYNC110  # a server of another process
             await asyncio.sleep(0.02)
 
@@ -244,6 +245,6 @@ async def test_a_server_that_is_silent_is_away(own_redis: RedisNode) -> None:
 
 
 async def until_accepted(outlet: RedisOutlet, message: Message) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVERS_S):
         while (await outlet.send(message)).result is not Result.ACCEPTED:  # noqa: ASYNC110  # it comes back
             await asyncio.sleep(0.05)

@@ -13,6 +13,7 @@ import pytest
 
 from duemq.relay.base import Result
 from tests.support.outlets.site import out_message
+from tests.support.patience import SERVERS_S
 
 if TYPE_CHECKING:
     from duemq.relay.rocketmq.outlet import RocketMqOutlet
@@ -61,7 +62,7 @@ async def test_a_kill_of_the_broker_loses_nothing(rocketmq: RocketMQServer) -> N
         await asyncio.to_thread(rocketmq.kill)
         assert done < total
         await asyncio.to_thread(rocketmq.start)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SERVERS_S):
             await working
     assert len(doubtful) <= outlet.concurrency
     stored = await asyncio.to_thread(rocketmq.stored, "killed-outlet")
@@ -120,7 +121,7 @@ async def test_a_broker_that_takes_nothing(rocketmq: RocketMQServer) -> None:
         replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(1, 20)))
         assert {reply.result for reply in replies} == {Result.ACCEPTED}
         await asyncio.to_thread(rocketmq.make_read_only, "taken")
-        async with asyncio.timeout(120):  # the proxy asks for routes from time to time
+        async with asyncio.timeout(SERVERS_S):  # the proxy asks for routes from time to time
             while (reply := await outlet.send(out_message(0))).result is Result.ACCEPTED:  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
         assert (reply.result, reply.status) == (Result.AWAY, "FORBIDDEN")
@@ -153,7 +154,7 @@ async def test_it_goes_on_after_a_silence(rocketmq: RocketMQServer) -> None:
         finally:
             rocketmq.resume()
         assert (reply.result, reply.status, reply.overloaded) == (Result.FAILED, "DEADLINE_EXCEEDED", True)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SERVERS_S):
             while (await outlet.send(out_message(1))).result is not Result.ACCEPTED:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     stored = await asyncio.to_thread(rocketmq.stored, "silent")

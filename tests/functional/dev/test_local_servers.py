@@ -19,6 +19,7 @@ from duemq.dev.servers import jars
 from duemq.dev.servers.errors import LocalError, NotAvailable
 from duemq.dev.servers.process import Process
 from duemq.dev.servers.zookeeper import ZooKeeperServers
+from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need_servers
 
 
@@ -41,7 +42,7 @@ async def values(bootstrap: str, topic: str, count: int) -> list[bytes]:
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        return [(await asyncio.wait_for(consumer.getone(), 300)).value for _ in range(count)]
+        return [(await asyncio.wait_for(consumer.getone(), SERVERS_S)).value for _ in range(count)]
     finally:
         await consumer.stop()
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from tests.support.patience import SERVERS_S
 from tests.support.rocketmq.client import (
     ClientConfiguration,
     Credentials,
@@ -19,8 +20,6 @@ from tests.support.rocketmq.client import (
 )
 from tests.support.rocketmq.server import RocketMQServer
 from tests.support.rocketmq.stored import stored
-
-WITHIN_S = 120.0
 
 
 @contextmanager
@@ -55,7 +54,7 @@ def consume(server: RocketMQServer, topic: str, count: int) -> list[Message]:
         ClientConfiguration(server.endpoint, Credentials()), "tests", {topic: FilterExpression()}, await_duration=2
     )
     found: list[Message] = []
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + SERVERS_S
     with running(consumer):
         while len(found) < count and time.monotonic() < deadline:
             with suppress(InternalErrorException):  # until the proxy has the settings, which the client sends apart

@@ -12,6 +12,7 @@ from duemq.proxy.response.render import records_bytes
 from duemq.web.connection.connections import ConnectionLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.raw_site import PATIENT, site, until
+from tests.support.patience import WITHIN_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("way")]
 
@@ -35,14 +36,14 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     ],
 )
 async def test_a_client_that_does_not_send_its_request_is_cut_off(sends: bytes) -> None:
-    async with site(QUICK) as at, asyncio.timeout(300):
+    async with site(QUICK) as at, asyncio.timeout(WITHIN_S):
         assert await at.rest_of(sends) == b""
         await at.is_well()
         await until(lambda: at.app.admission.bytes == at.app.admission.requests == 0)
 
 
 async def test_a_head_without_end_is_refused() -> None:
-    async with site(PATIENT) as at, asyncio.timeout(300):
+    async with site(PATIENT) as at, asyncio.timeout(WITHIN_S):
         reader, writer = await at.connect(b"GET / HTTP/1.1\r\nhost: x\r\n")
         answer = asyncio.create_task(reader.readline())
         while not answer.done() and not writer.is_closing():
@@ -77,7 +78,7 @@ async def test_a_stream_that_nobody_reads_holds_little_and_is_ended(monkeypatch:
 
 
 async def test_long_pages_side_by_side_need_little_memory_and_are_complete() -> None:
-    async with site(PATIENT, HttpSettings(max_inflight_bytes=MIB)) as at, asyncio.timeout(300):
+    async with site(PATIENT, HttpSettings(max_inflight_bytes=MIB)) as at, asyncio.timeout(WITHIN_S):
         await at.fill(4)
 
         async def read_all() -> int:

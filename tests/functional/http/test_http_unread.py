@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tests.support.http.raw_site import PATIENT, SlowGateway, half_close, site, until
+from tests.support.patience import WITHIN_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("way")]
 
@@ -62,7 +63,7 @@ async def one_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str],
     ],
 )
 async def test_what_is_no_request_is_answered_with_a_problem(sends: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         status, fields, problem = parts(await at.rest_of(sends))
         assert (status, problem["code"], problem["status"]) == (400, "malformed_request", 400)
         assert fields["content-type"] == "application/problem+json" and fields["connection"] == "close"
@@ -74,7 +75,7 @@ async def test_what_is_no_request_is_answered_with_a_problem(sends: bytes, caplo
 
 async def test_what_is_too_large_for_a_head_is_answered_with_a_problem() -> None:
     fields = b"x-a: " + b"y" * 1000 + b"\r\n"
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         for start in (b"GET / HTTP/1.1\r\nhost: x\r\n", CHUNKED + b"1\r\nx\r\n0\r\n", CHUNKED + b"1;a="):
             reader, writer = await at.connect(start)
             answer = asyncio.create_task(one_answer(reader))
@@ -87,7 +88,7 @@ async def test_what_is_too_large_for_a_head_is_answered_with_a_problem() -> None
 
 
 async def test_garbage_behind_requests_takes_no_answer_from_them() -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         for garbage in (b"\x00garbage\r\n\r\n", CHUNKED + b"zz\r\n"):
             at.gateway.open.clear()
             reader, writer = await at.connect(POST + POST + garbage)
@@ -103,7 +104,7 @@ async def test_garbage_behind_requests_takes_no_answer_from_them() -> None:
 
 
 async def test_requests_sent_ahead_are_bounded_and_those_before_are_answered() -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         at.gateway.open.clear()
         reader, writer = await at.connect(POST + GET * 1000)
         await at.gateway.asked.wait()
@@ -117,7 +118,7 @@ async def test_requests_sent_ahead_are_bounded_and_those_before_are_answered() -
 @pytest.mark.parametrize("pieces", [1, 2])
 async def test_fields_behind_a_body_are_no_headers(pieces: int) -> None:
     trailers = b"duemq-topic: trailed\r\nduemq-deliver-after: 1h\r\n\r\n"
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         request = CHUNKED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + b"5\r\nhello\r\n0\r\n"
         if pieces == 1:
             answer = parts(await at.rest_of(request + trailers))
@@ -132,7 +133,7 @@ async def test_fields_behind_a_body_are_no_headers(pieces: int) -> None:
 
 
 async def test_who_has_closed_his_half_gets_his_answers() -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         at.gateway.open.clear()
         reader, writer = await at.connect(POST + POST)
         half_close(writer)
@@ -147,7 +148,7 @@ async def test_who_has_closed_his_half_gets_his_answers() -> None:
 
 
 async def test_a_reader_that_has_gone_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         for accept in (b"", b"accept: text/event-stream\r\n"):
             for ahead in (b"", GET):
                 await at.rest_of(POLL.replace(b"host", accept + b"host") + ahead, half_closed=True)
@@ -156,7 +157,7 @@ async def test_a_reader_that_has_gone_is_not_waited_for(caplog: pytest.LogCaptur
 
 
 async def test_the_time_for_a_head_does_not_count_between_requests() -> None:
-    async with site(PATIENT._replace(head_s=0.4)) as at, asyncio.timeout(300):
+    async with site(PATIENT._replace(head_s=0.4)) as at, asyncio.timeout(WITHIN_S):
         reader, writer = await at.connect(GET)
         assert (await one_answer(reader))[0] == 200
         assert await at.rest_of(b"") == b""  # it came later, and was closed for sending nothing
@@ -169,7 +170,7 @@ async def test_the_time_for_a_head_does_not_count_between_requests() -> None:
 
 
 async def test_the_connection_that_is_idle_for_longest_makes_room() -> None:
-    async with site(PATIENT._replace(connections=2)) as at, asyncio.timeout(300):
+    async with site(PATIENT._replace(connections=2)) as at, asyncio.timeout(WITHIN_S):
         first, second = [await at.connect(GET) for _ in range(2)]
         for reader, _ in (first, second):
             assert (await one_answer(reader))[0] == 200
@@ -186,7 +187,7 @@ async def test_the_connection_that_is_idle_for_longest_makes_room() -> None:
 
 
 async def test_who_waits_for_the_outcome_of_a_change_is_not_closed() -> None:
-    async with site(PATIENT._replace(connections=2)) as at, asyncio.timeout(300):
+    async with site(PATIENT._replace(connections=2)) as at, asyncio.timeout(WITHIN_S):
         at.gateway.open.clear()
         both = [await at.connect(POST) for _ in range(2)]
         await until(lambda: at.app.admission.requests == 2)
@@ -198,7 +199,7 @@ async def test_who_waits_for_the_outcome_of_a_change_is_not_closed() -> None:
 
 
 async def test_a_server_that_was_asked_to_stop_serves_on_and_says_so() -> None:
-    async with site(PATIENT._replace(drain_s=900)) as at, asyncio.timeout(300):
+    async with site(PATIENT._replace(drain_s=900)) as at, asyncio.timeout(WITHIN_S):
         at.gateway.open.clear()
         kept, asking = await at.connect(GET), await at.connect(POST)
         assert "connection" not in (await one_answer(kept[0]))[1]
@@ -226,7 +227,7 @@ async def test_a_server_that_was_asked_to_stop_serves_on_and_says_so() -> None:
 async def test_nobody_fills_the_log(caplog: pytest.LogCaptureFixture) -> None:
     upgrade = LAST_GET.replace(b"connection: close", b"connection: upgrade, close\r\nupgrade: websocket")
     with caplog.at_level(logging.INFO):
-        async with site() as at, asyncio.timeout(300):
+        async with site() as at, asyncio.timeout(WITHIN_S):
             caplog.clear()
             for sends in (
                 b"\x00\r\n\r\n",
@@ -238,7 +239,7 @@ async def test_nobody_fills_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_a_path_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         gateway: SlowGateway = at.gateway
         gateway.unreadable = RuntimeError("a bug")
         with caplog.at_level(logging.DEBUG, "duemq.http"):
@@ -249,7 +250,7 @@ async def test_a_path_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFi
 
 
 async def test_text_in_a_request_line_is_utf_8_or_refused() -> None:
-    async with site() as at, asyncio.timeout(300):
+    async with site() as at, asyncio.timeout(WITHIN_S):
         at.gateway.found = None
         for path, status in (
             (b"/v1/messages/a%2Fb", 404), (b"/v1/messages/gr%C3%B6%C3%9Fe", 404), (b"/v1/messages/%FF", 400),
@@ -264,7 +265,7 @@ async def test_text_in_a_request_line_is_utf_8_or_refused() -> None:
 
 async def test_heads_without_end_are_bounded_all_together() -> None:
     part = b"GET / HTTP/1.1\r\nhost: x\r\nx-a: " + b"y" * 4000
-    async with site(PATIENT._replace(unsent_bytes=10_000)) as at, asyncio.timeout(300):
+    async with site(PATIENT._replace(unsent_bytes=10_000)) as at, asyncio.timeout(WITHIN_S):
         opened = [await at.connect(part) for _ in range(3)]
         done, _ = await asyncio.wait(
             [asyncio.create_task(reader.read()) for reader, _ in opened], return_when=asyncio.FIRST_COMPLETED

@@ -13,7 +13,8 @@ import pytest
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
 from duemq.client.idempotency import MemoryStore, RocksStore, once
 from duemq.model.topics.group_topics import dead_letter_topic
-from tests.support.consumer.consumer_site import WITHIN_S, new_group, new_topic, read_all, send, until
+from tests.support.consumer.consumer_site import new_group, new_topic, read_all, send, until
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ async def test_the_example_runs(kafka_with_duemq: str, redis_url: str, store: st
         sys.executable, "-P", example, "--bootstrap", kafka_with_duemq, *(["--redis", redis_url] * (store == "redis")),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(running.communicate(), WITHIN_S)
+    out, err = await asyncio.wait_for(running.communicate(), SERVERS_S)
     assert running.returncode == 0, err.decode()
     assert Counter(out.decode().splitlines()) == {
         "order 1 is paid": 1,

@@ -18,6 +18,7 @@ from duemq.client.idempotency.once import once
 from duemq.client.idempotency.redis import RedisStore
 from duemq.model.errors import CorruptStore, Unavailable
 from tests.support.consumer.idempotency_world import Mail
+from tests.support.patience import SERVERS_S
 from tests.support.servers.valkey_node import ValkeyNode
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +56,7 @@ def away(request: pytest.FixtureRequest, node: ValkeyNode) -> Away:
 
 async def until_answered(handle: Callable[[Mail], Awaitable[Any]], or_begun: Counter[str] | None = None) -> Any:
     """As a consumer does it: the message stays in hand. `or_begun`: a pause behind this is raised."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVERS_S):
         while True:
             try:
                 return await handle(Mail("a"))
@@ -119,7 +120,7 @@ async def test_a_consumers_worth_of_handlers_goes_on_when_the_server_does(node: 
         effects[mail.id] += 1
 
     async def one(number: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SERVERS_S):
             while True:
                 try:
                     await handle(Mail(f"{number}"))

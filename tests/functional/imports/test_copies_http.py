@@ -191,6 +191,6 @@ async def test_a_node_that_answers_nonsense_has_no_copies(body: bytes) -> None:
         await send({"type": "http.response.body", "body": body})
 
     async with peers_of(Member("a", "http://node", health=READY)) as peers:
-        await peers._http.aclose()
-        peers._http = httpx.AsyncClient(transport=httpx.ASGITransport(app=nonsense))
+        await peers.http.aclose()
+        peers.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=nonsense))
         assert await peers.copies(0, [OFFSET]) == {}

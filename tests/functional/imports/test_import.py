@@ -229,7 +229,7 @@ async def test_a_window_that_is_too_far_ahead_is_refused(world: World) -> None:
 async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -> None:
     node = world.nodes[0]
     await hand_over(world)
-    take_in = node.importer._work
+    take_in = node.importer.work
 
     async def slow(job: ImportJob) -> AsyncGenerator[bytes, None]:
         world.now = WINDOW
@@ -237,7 +237,7 @@ async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -
         async for line in take_in(job):
             yield line
 
-    node.importer._work = slow
+    node.importer.work = slow
     assert await node.importer.step()
     assert outcome(node)[0] == REJECTED
     assert not list((node.path / "far").rglob("*.parquet"))
@@ -245,7 +245,7 @@ async def test_what_was_refused_while_it_was_taken_in_is_removed(world: World) -
 
 async def test_a_process_that_dies_of_one_file_does_not_keep_the_others_from_being_taken_in(world: World) -> None:
     node = world.nodes[0]
-    take_in, deadly = node.importer._work, str(world.shared / "0.parquet")
+    take_in, deadly = node.importer.work, str(world.shared / "0.parquet")
 
     async def dying(job: ImportJob) -> AsyncGenerator[bytes, None]:
         if any(file.source == deadly for file in job.files):
@@ -253,7 +253,7 @@ async def test_a_process_that_dies_of_one_file_does_not_keep_the_others_from_bei
         async for line in take_in(job):
             yield line
 
-    node.importer._work = dying
+    node.importer.work = dying
     for number in range(3):
         drafts = [Draft("one", b"%d" % number, WINDOW)]
         import_command = write_messages(world.shared / f"{number}.parquet", drafts)
@@ -294,7 +294,7 @@ async def test_a_follower_compares_the_file_with_the_ledger(world: World) -> Non
     await standby.follow(ledger_end=1)
     await standby.importer.step()
     here = standby.importer.local_file(0)
-    standby.importer._outcomes[0] = LocalFile(here.about, here.checksum + 1, here.path)
+    standby.importer.outcomes[0] = LocalFile(here.about, here.checksum + 1, here.path)
     with pytest.raises(CorruptStore, match="checksum"):
         await standby.follow()
 
@@ -448,7 +448,7 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
 
 async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> None:
     node = world.nodes[0]
-    take_in = node.importer._work
+    take_in = node.importer.work
 
     async def hanging(job: ImportJob) -> AsyncGenerator[bytes, None]:
         if any("/hangs/" in file.source for file in job.files):
@@ -456,7 +456,7 @@ async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> No
         async for line in take_in(job):
             yield line
 
-    node.importer._work = hanging
+    node.importer.work = hanging
     for number, folder in enumerate(("hangs", "hangs", "sound")):
         drafts = [Draft("one", b"%d" % number, WINDOW)]
         import_command = write_messages(world.shared / folder / f"{number}.parquet", drafts)

@@ -34,8 +34,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_a_file_is_imported_when_as_many_replicas_have_it_as_must(world: World) -> None:
     master, standby = world.nodes
-    master.importer._policy = replace(master.importer._policy, copies=2)
-    master.importer._peers = others = Others({standby.name: {}})
+    master.importer.policy = replace(master.importer.policy, copies=2)
+    master.importer.peers = others = Others({standby.name: {}})
     await hand_over(world)
     assert await master.importer.step()
     await world.tick(master)
@@ -54,12 +54,12 @@ async def test_a_file_is_imported_when_as_many_replicas_have_it_as_must(world: W
 
 async def test_a_replica_with_another_file_of_this_name_does_not_count(world: World) -> None:
     master = world.nodes[0]
-    master.importer._policy = replace(master.importer._policy, copies=2)
+    master.importer.policy = replace(master.importer.policy, copies=2)
     await hand_over(world)
     assert await master.importer.step()
     other = others_of(master)
     other.nodes = {"other": {0: replace(other.nodes[master.name][0], checksum=1)}}
-    master.importer._peers = other
+    master.importer.peers = other
     await master.importer.ask()
     await world.tick(master)
     assert outcome(master) == (PENDING, "")
@@ -67,7 +67,7 @@ async def test_a_replica_with_another_file_of_this_name_does_not_count(world: Wo
 
 async def test_too_few_replicas_are_named_when_time_runs_out(world: World) -> None:
     node = world.nodes[0]
-    node.importer._policy = replace(node.importer._policy, copies=2)
+    node.importer.policy = replace(node.importer.policy, copies=2)
     await hand_over(world, bad=True)
     await node.importer.step()
     world.now = WINDOW - 119_999
@@ -79,12 +79,12 @@ async def test_too_few_replicas_are_named_when_time_runs_out(world: World) -> No
 async def test_the_disk_of_a_master_is_lost_after_it_imported_a_file(world: World) -> None:
     """And the source is gone: the standby has what the master asked it for before it said that the file is imported."""
     master, standby = world.nodes
-    master.importer._policy = replace(master.importer._policy, copies=2)
+    master.importer.policy = replace(master.importer.policy, copies=2)
     handed = await hand_over(world)
     await master.importer.step()
     await standby.follow()
     await standby.importer.step()
-    master.importer._peers = others_of(standby)
+    master.importer.peers = others_of(standby)
     await master.importer.ask()
     await world.tick(master)
     assert outcome(master) == (IMPORTED, "")
@@ -102,7 +102,7 @@ async def test_a_replica_without_the_source_gets_the_copy_of_another_one(world: 
     os.unlink(handed.import_command.path)
     await standby.follow(ledger_end=1)
     await standby.importer.step()
-    standby.importer._peers = others
+    standby.importer.peers = others
     half = standby.path / "far" / str(WINDOW) / "a000000000000.part"
     half.parent.mkdir(parents=True, exist_ok=True)
     half.write_bytes(others.content[:500])  # of an attempt before
@@ -122,7 +122,7 @@ async def test_a_copy_that_arrives_damaged_is_not_taken(world: World) -> None:
     await standby.follow()
     await standby.importer.step()
     sound, others.content = others.content, others.content[:-1] + b"?"
-    standby.importer._peers = others
+    standby.importer.peers = others
     await standby.importer.ask()
     assert not await standby.importer.step()
     assert "No such file" in standby.importer.why_pending(0)
@@ -134,14 +134,14 @@ async def test_a_copy_that_arrives_damaged_is_not_taken(world: World) -> None:
 
 async def test_a_new_master_without_the_source_does_not_refuse_what_another_replica_has(world: World) -> None:
     first, second = world.nodes
-    first.importer._policy = replace(first.importer._policy, copies=2)
+    first.importer.policy = replace(first.importer.policy, copies=2)
     handed = await hand_over(world)
     await first.importer.step()
     await second.follow()
     os.unlink(handed.import_command.path)
     await second.importer.step()
     world.now += 600_000
-    second.importer._peers = others_of(first)
+    second.importer.peers = others_of(first)
     await second.promote()
     await world.tick(second)
     assert outcome(second) == (PENDING, "")

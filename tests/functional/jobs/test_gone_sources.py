@@ -23,9 +23,10 @@ from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.jobs.topic_work import TopicWork
-from tests.functional.kafka.kafka_bus import WITHIN_S, new_topic
+from tests.functional.kafka.kafka_bus import new_topic
 from tests.functional.kafka.test_kafka_refusals import delete
 from tests.support.http.proxy_site import running_node
+from tests.support.patience import SERVERS_S
 
 SOURCE, LETTERS = "dlq.billing", 40
 
@@ -41,7 +42,7 @@ def redrive(kind: str = "redrive", source: str = SOURCE) -> Job:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVERS_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -93,7 +94,7 @@ async def test_on_kafka_a_deleted_source_is_told_from_one_that_cannot_be_read(bu
     source = await new_topic(bus)
     await bus.append({(source, 0): [letter(b"x")] * 3})
     work, job = TopicWork(cast(Gateway, SimpleNamespace(bus=bus)), 0), redrive(source=source)
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         entries: list[str] = []
         while not entries:
             with suppress(Unavailable):  # the end is not within reach yet

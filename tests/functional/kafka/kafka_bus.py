@@ -17,8 +17,7 @@ from duemq.bus.kafka.options import TRANSACTIONS, KafkaOptions
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
 from duemq.model.messages.record import pack_record, unpack_record
-
-WITHIN_S = 300.0
+from tests.support.patience import SERVERS_S
 
 
 def frames(*texts: str) -> list[bytes]:
@@ -49,7 +48,7 @@ async def deliver(
 ) -> Committer:
     """Commit an entry of this number and its messages, as a master does: after a failure a new committer looks whether
     the ledger has the entry. The committer to go on with."""
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while True:
             try:
                 committer = committer or await bus.committer("shard-0")
@@ -65,7 +64,7 @@ async def values(bus: Bus, topic: str, partition: int = 0, start: int = 0) -> li
     end = await bus.end_offset(topic, partition)
     subscription = bus.subscribe(topic, partition)
     found: list[str] = []
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while True:
             whole = bus.reach(topic, partition) >= end
             records = await bus.read(topic, partition, start, 1_000)

@@ -19,7 +19,6 @@ from tests.chaos.topics import committed, make_topic
 from tests.e2e.server import run
 
 SHARDS = 2
-WITHIN_S = 120.0
 SETTINGS = {
     "shards": str(SHARDS), "storage.refuse_percent": "100", "topics.partitions": "1",
     "kafka.replication_factor": "1", "kafka.min_insync_replicas": "1", "http.answer_timeout_ms": "20000",
@@ -81,7 +80,7 @@ class ScopeSite:
             assert len({one["payload"] for one in own}) == len(own), "twice"
             return {one["payload"]: one["timestamp_ms"] - sent[one["payload"]] for one in own}
 
-        wait_for(lambda: late().keys() == sent.keys(), f"all messages in {topic}", WITHIN_S)
+        wait_for(lambda: late().keys() == sent.keys(), f"all messages in {topic}")
         assert all(0 <= ms < _LATE_MS for ms in late().values()), late()
 
     def readiness(self) -> list[tuple[int, dict[str, Any]]]:
@@ -97,7 +96,7 @@ class ScopeSite:
             assert all(status == 200 for status, _ in said), said
             return all(set(one["topics"]) == set(topics) and set(one["shards"]) == set(shards) for _, one in said)
 
-        wait_for(told, f"topics {topics} and shards {shards} to be named, not {self.readiness()}", WITHIN_S)
+        wait_for(told, f"topics {topics} and shards {shards} to be named, not {self.readiness()}")
 
 
 async def place_topics(bootstrap: str, places: Mapping[str, Mapping[int, int]]) -> None:

@@ -12,7 +12,8 @@ from duemq.bus.base import AppendResult
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.messages.record import pack_record
-from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, own_log, values
+from tests.functional.kafka.kafka_bus import frames, new_topic, own_log, values
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +25,8 @@ def frame_of(size: int) -> bytes:
 async def outdated(bus: KafkaBus, topic: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Make the bus believe that the topic takes 64 MiB, as if its limit was lowered a moment ago; what it takes."""
     await bus.topic(topic)
-    known = bus._catalog._topics[topic]
-    monkeypatch.setitem(bus._catalog._topics, topic, known._replace(max_bytes=64 << 20))
+    known = bus.catalog.topics[topic]
+    monkeypatch.setitem(bus.catalog.topics, topic, known._replace(max_bytes=64 << 20))
     return known.max_frame_bytes
 
 
@@ -37,11 +38,11 @@ async def test_an_append_that_is_too_large_fails_no_other(bus: KafkaBus, monkeyp
     topic, other = await new_topic(bus), await new_topic(bus)
     where = (topic, 0)
     large = frame_of(await outdated(bus, topic, monkeypatch) + 1024)
-    first = bus._to_topics.put(where, frames("first"))  # while it is on its way the others gather
-    others = [bus._to_topics.put(where, frames(f"small {number}")) for number in range(3)]
-    refused = bus._to_topics.put(where, [large])
-    others += [bus._to_topics.put(where, frames(f"small {number}")) for number in range(3, 6)]
-    neighbour = bus._to_topics.put((other, 0), frames("beside"))
+    first = bus.to_topics.put(where, frames("first"))  # while it is on its way the others gather
+    others = [bus.to_topics.put(where, frames(f"small {number}")) for number in range(3)]
+    refused = bus.to_topics.put(where, [large])
+    others += [bus.to_topics.put(where, frames(f"small {number}")) for number in range(3, 6)]
+    neighbour = bus.to_topics.put((other, 0), frames("beside"))
     outcomes: Sequence[AppendResult | BaseException] = await asyncio.gather(
         first, refused, neighbour, *others, return_exceptions=True
     )
@@ -67,17 +68,17 @@ async def test_what_is_in_the_log_in_part_is_not_called_refused(bus: KafkaBus, m
 
 async def test_appends_beyond_the_bound_are_refused_and_nothing_of_them_is_sent(bus: KafkaBus) -> None:
     topic = await new_topic(bus)
-    appender = bus._to_topics
-    appender._max_bytes = 1 << 20
+    appender = bus.to_topics
+    appender.max_bytes = 1 << 20
     frame = frame_of(300_000)
     taken = [asyncio.create_task(bus.append({(topic, 0): [frame]})) for _ in range(3)]
-    while appender._waiting_bytes < 3 * len(frame):  # noqa: ASYNC110
+    while appender.waiting_bytes < 3 * len(frame):  # noqa: ASYNC110
         await asyncio.sleep(0)
     with pytest.raises(Unavailable, match="wait for Kafka") as refused:
         await bus.append({(topic, 0): [frame]})
     assert not isinstance(refused.value, LogFailed)
     await asyncio.gather(*taken)
-    assert appender._waiting_bytes == 0
+    assert appender.waiting_bytes == 0
     await bus.append({(topic, 0): [frame] * 5})  # alone, it may be larger
     assert await bus.end_offset(topic, 0) == 8
 
@@ -86,15 +87,15 @@ async def test_a_target_whose_records_take_long_delays_no_command(bus: KafkaBus)
     """A broker answers one request of a producer at a time, and the first record of a new topic can take a second."""
     commands, topic = await own_log(bus), await new_topic(bus)
     await bus.append({(topic, 0): frames("first"), (commands, 0): frames("first")})
-    send, go_on = bus._to_topics._producer.client.send, asyncio.Event()
+    send, go_on = bus.to_topics.producer.client.send, asyncio.Event()
 
     async def late(*arguments: Any, **options: Any) -> Any:
         await go_on.wait()
         return await send(*arguments, **options)
 
-    bus._to_topics._producer.client.send = late
+    bus.to_topics.producer.client.send = late
     direct = asyncio.create_task(bus.append({(topic, 0): frames("second")}))
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         await bus.append({(commands, 0): frames("second")})
     assert not direct.done()
     go_on.set()

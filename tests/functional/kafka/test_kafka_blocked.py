@@ -19,7 +19,8 @@ from duemq.bus.kafka.topics import blocked_partitions
 from duemq.cluster.topics.internal_topics import IMPORTER
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.messages.record import Partition, StoredRecord
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, options, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, options, own_log, values
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -45,8 +46,8 @@ async def left_open(shared: KafkaOptions, log: str, batches: Batches) -> KafkaBu
     proxy = await KafkaBus.open(replace(shared, transaction_timeout_ms=int(BROKERS_S * 1000)))
     await proxy.create_log(log, 1)
     committer: KafkaCommitter = await proxy.committer(IMPORTER)
-    await committer._producer.begin()
-    await committer._producer.send(await committer._prepare(batches, wall_clock()), BROKERS_S)
+    await committer.producer.begin()
+    await committer.producer.send(await committer.prepare(batches, wall_clock()), BROKERS_S)
     return proxy
 
 
@@ -115,12 +116,12 @@ async def test_an_import_under_way_in_the_same_process_goes_on(kafka: KafkaServe
     bus = await KafkaBus.open(shared, abandoned=[IMPORTER])
     await bus.create_log(log, 1)
     committer = await bus.committer(IMPORTER)
-    await committer._producer.begin()
-    await committer._producer.send(await committer._prepare({(log, 0): frames("slow")}, wall_clock()), BROKERS_S)
+    await committer.producer.begin()
+    await committer.producer.send(await committer.prepare({(log, 0): frames("slow")}, wall_clock()), BROKERS_S)
     await until(lambda: bool(bus.blocked()))
-    await bus._blocked.refresh()
-    await committer._producer.commit()
-    async with asyncio.timeout(WITHIN_S):
+    await bus.blocked_partitions.refresh()
+    await committer.producer.commit()
+    async with asyncio.timeout(SERVERS_S):
         while not (texts := await values(bus, log)):  # noqa: ASYNC110 - a commit is answered before its marker stands
             await asyncio.sleep(0.02)
     assert texts == ["slow"]

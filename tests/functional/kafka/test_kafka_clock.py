@@ -32,7 +32,7 @@ async def test_the_topic_of_the_clock_is_made_again_and_nobody_else_notices(bus:
     topic = await own_log(bus)
     await bus.append({(topic, 0): frames("before")})
     await bus.clock_offset_ms()
-    producer, running = bus._commands._producer, True
+    producer, running = bus.commands.producer, True
 
     async def send() -> int:
         sent = 0
@@ -43,10 +43,10 @@ async def test_the_topic_of_the_clock_is_made_again_and_nobody_else_notices(bus:
 
     sending = asyncio.create_task(send())
     await delete(bus, CLOCK_TOPIC)
-    bus._probe._samples.clear()  # as after ten seconds without a commit
+    bus.clock_probe.samples.clear()  # as after ten seconds without a commit
     assert abs(await bus.clock_offset_ms()) < 1_000
     running = False
-    assert await sending > 0 and bus._commands._producer is producer
+    assert await sending > 0 and bus.commands.producer is producer
     assert await bus.topic(CLOCK_TOPIC) is not None
 
 

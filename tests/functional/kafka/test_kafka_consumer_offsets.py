@@ -20,7 +20,8 @@ from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.messages.names import PURGES, CursorName, consumer_cursor
 from duemq.pipeline.logs.ranges import Logs
-from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, options, secure
+from tests.functional.kafka.kafka_bus import frames, new_topic, options, secure
+from tests.support.patience import SERVERS_S
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers
 
@@ -44,10 +45,10 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
     request = OffsetCommitRequest(f"duemq-place-{who}", -1, "", -1, [(topic, [(0, 0, note)])])
 
     async def ask() -> None:
-        ((_, ((_, code),)),) = (await bus._consumer_offsets._ask(f"duemq-place-{who}", request)).topics
+        ((_, ((_, code),)),) = (await bus.consumer_offsets.ask_coordinator(f"duemq-place-{who}", request)).topics
         assert code == 0
 
-    await bus._wire.retry(ask)
+    await bus.wire.retry(ask)
 
 
 async def test_an_audit_reads_the_marks_of_purges(bus: KafkaBus, kafka: KafkaServers) -> None:
@@ -71,7 +72,7 @@ async def test_a_group_begins_where_it_is_told_and_not_while_it_is_at_work(bus: 
             enable_auto_commit=False,
         )  # fmt: skip
 
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         member = new_consumer()
         await member.start()
         try:
@@ -126,7 +127,7 @@ async def stored(bootstrap: str, group: str) -> tuple[int, int, int]:
     await reader.start()
     try:
         reader.assign([TopicPartition("__consumer_offsets", partition) for partition in range(4)])
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             async for record in reader:
                 if record.key is None or record.value is None or group.encode() not in record.key:
                     continue
@@ -153,7 +154,7 @@ async def test_who_may_not_read_the_group_is_told_which_right_is_missing(kafka_s
     bus = await KafkaBus.open(secure(kafka_secure, "PLAIN"))
     try:
         topic = await new_topic(bus)
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while True:  # until the broker's authorizer knows
                 try:
                     await bus.set_consumer_cursor(topic, who, b"17")
@@ -179,7 +180,7 @@ async def test_brokers_that_forget_offsets_do_not_forget_places(tmp_path: Path) 
             topic, kept, forgotten = await new_topic(bus), consumer(), consumer()
             await bus.set_consumer_cursor(topic, kept, b"17")
             await commit_as_before(bus, topic, forgotten, b"17")
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(SERVERS_S):
                 while await bus.get_consumer_cursor(topic, forgotten) is not None:  # noqa: ASYNC110  # nobody tells
                     await asyncio.sleep(0.2)
             assert await bus.get_consumer_cursor(topic, kept) == b"17"

@@ -11,7 +11,9 @@ from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.kafka.kafka import KafkaServers
 from tests.chaos.topics import administration
-from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, own_log
+from tests.functional.kafka.kafka_bus import frames, new_topic, own_log
+from tests.support.patience import SERVERS_S
+from tests.support.servers.aiokafka_parts import followed_topics
 
 pytestmark = pytest.mark.anyio
 
@@ -33,11 +35,11 @@ async def test_a_deleted_topic_is_not_made_again(bus: KafkaBus, kafka: KafkaServ
     async with administration(kafka.bootstrap) as admin:
         await admin.delete_topics([topic])
     with pytest.raises(WriteRefused):
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while True:
                 committer = await bus.committer("shard-0")
                 await committer.commit({(ledger, 0): frames("entry"), (topic, 0): frames("message")})
-    clients = [bus._wire.client, idle._producer.client, bus._to_topics._producer.client]
+    clients = [bus.wire.client, idle.producer.client, bus.to_topics.producer.client]
     assert all(await asyncio.gather(*(client.force_metadata_update() for client in clients)))
     # Any broker that was asked to make it has done so by the time it makes another one that is asked for later.
     async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap) as foreign:
@@ -50,10 +52,10 @@ async def test_a_deleted_topic_is_not_made_again(bus: KafkaBus, kafka: KafkaServ
 async def test_a_client_forgets_the_names_of_topics_that_are_gone(bus: KafkaBus, kafka: KafkaServers) -> None:
     topic = await new_topic(bus)
     assert await bus.end_offset(topic, 0) == 0
-    assert topic in bus._wire.client._topics
+    assert topic in followed_topics(bus.wire.client)
     async with administration(kafka.bootstrap) as admin:
         await admin.delete_topics([topic])
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while await bus.topic(topic) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert topic not in bus._wire.client._topics
+    assert topic not in followed_topics(bus.wire.client)

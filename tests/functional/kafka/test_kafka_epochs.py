@@ -24,7 +24,7 @@ async def test_the_newest_protocol_of_the_cluster_is_used_unless_it_is_refused(
     kafka: KafkaServers, transactions: str, kind: type[object]
 ) -> None:
     bus = await KafkaBus.open(options(kafka.bootstrap, transactions=transactions))
-    assert type((await bus.committer("shard-0"))._producer) is kind
+    assert type((await bus.committer("shard-0")).producer) is kind
     await bus.close()
 
 
@@ -57,18 +57,18 @@ async def test_commits_go_on_when_all_epochs_of_a_producer_id_were_used(two: tup
     ledger, topic = await own_log(bus), await new_topic(bus, 2)
     await other.create_log(ledger, 1)
     committer = await bus.committer("shard-0")
-    producer = committer._producer
+    producer = committer.producer
     assert isinstance(producer, ProducerV2)
-    request, epoch = InitProducerIdRequest(producer._id, 10_000), 0
+    request, epoch = InitProducerIdRequest(producer.transactional_id, 10_000), 0
     while epoch < LAST - 4:
-        answer = await producer.client.send(producer._node, request)
+        answer = await producer.client.send(producer.node, request)
         assert not answer.error_code
         epoch = answer.producer_epoch
-    producer._epoch, first = Epoch(answer.producer_id, epoch), answer.producer_id
+    producer.epoch, first = Epoch(answer.producer_id, epoch), answer.producer_id
     seen = []
     for number in range(10):
         await committer.commit({(ledger, 0): frames(str(number)), (topic, number % 2): frames(str(number))})
-        seen.append(tuple(producer._epoch))
+        seen.append(tuple(producer.epoch))
     assert seen[:4] == [(first, LAST - 3 + number) for number in range(4)]
     assert seen[4:] == [(seen[4][0], number) for number in range(6)] and seen[4][0] != first
     newer = await other.committer("shard-0")

@@ -14,7 +14,8 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.kafka_committer import KafkaCommitter
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, own_log, values
+from tests.support.patience import SERVERS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -25,7 +26,7 @@ class Frozen:
     """A committer stopped at a step of its transaction, as a process is by SIGSTOP; `go_on` is its SIGCONT."""
 
     def __init__(self, committer: KafkaCommitter, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        producer: Any = committer._producer
+        producer: Any = committer.producer
         real = getattr(producer, step)
         self.there, self.go_on = asyncio.Event(), asyncio.Event()
 
@@ -87,9 +88,9 @@ async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[
     ledger, topic = await own_log(bus), await new_topic(bus)
     await other.create_log(ledger, 1)
     dead = await bus.committer("shard-0")
-    await dead._producer.begin()
-    await dead._producer.send(
-        await dead._prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0), WITHIN_S
+    await dead.producer.begin()
+    await dead.producer.send(
+        await dead.prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0), SERVERS_S
     )
     await other.append({(topic, 0): frames("behind")})  # readers do not get past an open transaction
     assert await bus.read(topic, 0, 0, 10) == []

@@ -12,7 +12,8 @@ from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import LogFailed, Unavailable
 from duemq.model.topics.topic_names import TopicNames
 from tests.chaos.topics import delete_topic
-from tests.functional.kafka.kafka_bus import WITHIN_S, frames, options, own_log
+from tests.functional.kafka.kafka_bus import frames, options, own_log
+from tests.support.patience import SERVERS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]
 
@@ -37,7 +38,7 @@ async def test_an_append_that_lands_below_an_earlier_one_ends_the_log(kafka: Kaf
                     if "was made again" in str(error):
                         return
 
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             await append_until_refused()
         assert "was made again" in (bus.trouble() or "")
         with pytest.raises(Unavailable, match="was made again"):

@@ -14,6 +14,7 @@ from duemq.model.errors import LogFailed
 from tests.chaos.topics import make_topic
 from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, own_log, values
 from tests.functional.kafka.unknown_records import write_unknown
+from tests.support.servers.aiokafka_parts import topics_of
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = pytest.mark.anyio
@@ -37,28 +38,28 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def questions(bus: KafkaBus, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """The topics of each DescribeProducers request from now on."""
     asked: list[set[str]] = []
-    ask = bus._wire.ask
+    ask = bus.wire.ask
 
     async def asking(node: int | str, request: Any, *more: Any) -> Any:
         if isinstance(request, DescribeProducersRequest):
-            asked.append({topic for topic, *_ in request._topics})
+            asked.append({topic for topic, *_ in topics_of(request)})
         return await ask(node, request, *more)
 
-    monkeypatch.setattr(bus._wire, "ask", asking)
+    monkeypatch.setattr(bus.wire, "ask", asking)
     return asked
 
 
 async def test_take_overs_ask_about_no_topic_of_others_and_all_at_once(
     bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await make_topic(bus._options.bootstrap, f"others-{secrets.token_hex(4)}", 40)
+    await make_topic(bus.options.bootstrap, f"others-{secrets.token_hex(4)}", 40)
     ledger, topic = await own_log(bus, SHARDS), await new_topic(bus, 3)
     asked = questions(bus, monkeypatch)
     opened = await asyncio.gather(*(bus.committer(f"shard-{each}", lambda: {topic}) for each in range(SHARDS)))
     assert set().union(*asked) == {ledger, topic} and len(asked) <= SHARDS // 2
     for number, committer in enumerate(opened):
         looked = {(topic, each) for each in range(3)} | {(ledger, each) for each in range(SHARDS)}
-        assert committer._hanging._checked == looked
+        assert committer.hanging.checked == looked
         await committer.commit({(ledger, number): frames("entry"), (topic, 0): frames("message")})
     assert len(await values(bus, topic)) == SHARDS
 
@@ -96,8 +97,8 @@ async def test_what_hangs_in_a_topic_that_was_not_asked_about_is_found_before_a_
     await write_unknown(older, {(topic, 0): frames("two")})
 
     newer = await other.committer("shard-0", frozenset)
-    await newer._producer.begin()
-    await newer._producer.abort()  # a later decision, about another transaction
+    await newer.producer.begin()
+    await newer.producer.abort()  # a later decision, about another transaction
     newer = await other.committer("shard-0", frozenset)
     with pytest.raises(LogFailed, match="hangs"):
         await newer.commit({(topic, 0): frames("three")})

@@ -46,8 +46,8 @@ def brokers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def begin(committer: KafkaCommitter, batches: Batches) -> None:
     """Send these in a transaction."""
-    await committer._producer.begin()
-    await committer._producer.send(await committer._prepare(batches, wall_clock()), 60.0)
+    await committer.producer.begin()
+    await committer.producer.send(await committer.prepare(batches, wall_clock()), 60.0)
 
 
 async def topics(bus: KafkaBus, other: KafkaBus) -> tuple[Partition, Partition]:
@@ -114,7 +114,7 @@ async def test_a_late_commit_of_what_hung_does_not_end_the_next_transaction(
     await older.commit({(ledger, 0): frames("entry 1")})
     await write_unknown(older, {(hung, 0): frames("two")})
     async with Proxy(int(kafka.bootstrap.rpartition(":")[2])) as proxy:
-        near = replace(bus._options, bootstrap=await proxy.open_door(), request_timeout_ms=2_000)
+        near = replace(bus.options, bootstrap=await proxy.open_door(), request_timeout_ms=2_000)
         hold = Hold(Api.END_TXN, f"duemq-{near.cluster}-shard-0".encode(), 2.5, after=Api.PRODUCE)
         proxy.hold([hold])
         other = await KafkaBus.open(near)
@@ -140,7 +140,7 @@ async def test_what_was_aborted_is_seen_by_nobody(two: tuple[KafkaBus, KafkaBus]
     older = await bus.committer("shard-0")
     await older.commit({ledger: frames("entry 1"), topic: frames("one")})
     await begin(older, {ledger: frames("lost")})
-    await older._producer.abort()
+    await older.producer.abort()
     await write_unknown(older, {ledger: frames("lost"), topic: frames("lost")})
 
     newer = await other.committer("shard-0")
@@ -170,7 +170,7 @@ async def test_a_committer_looks_again_once_its_coordinator_was_away(two: tuple[
     assert await values(bus, *ledger) == ["entry 1"]
     # As if the markers of a second commit had been lost, which the committer knows to be committed.
     await write_unknown(committer, {ledger: frames("entry 2"), topic: frames("two")})
-    coordinator: Any = committer._producer.coordinator()
+    coordinator: Any = committer.producer.coordinator()
     coordinator.close()
 
     with pytest.raises(LogFailed, match="hangs"):
@@ -188,9 +188,9 @@ async def test_a_partition_is_looked_at_before_its_first_record(two: tuple[Kafka
     older = await bus.committer("shard-0")
     await older.commit({ledger: frames("entry 1")})
     await begin(older, {topic: frames("lost")})
-    await older._producer.abort()
+    await older.producer.abort()
     newer = await other.committer("shard-0")
-    newer._hanging._checked.clear()  # as if its broker had not answered when the committer began
+    newer.hanging.checked.clear()  # as if its broker had not answered when the committer began
     await write_unknown(newer, {topic: frames("lost")})
     with pytest.raises(LogFailed, match="hangs"):
         await newer.commit({ledger: frames("entry 2"), topic: frames("two")})

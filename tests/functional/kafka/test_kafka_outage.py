@@ -29,7 +29,8 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, options, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, options, own_log, values
+from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need_servers
 from tests.unit.gateway.test_gateway import Cluster
 
@@ -88,7 +89,7 @@ class Writers:
                 self.committed.append(str(number))
 
 
-async def until(condition: object, within_s: float = WITHIN_S) -> None:
+async def until(condition: object, within_s: float = SERVERS_S) -> None:
     assert callable(condition)
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110

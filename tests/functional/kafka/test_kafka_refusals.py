@@ -14,7 +14,8 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.messages.record import pack_record
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, options, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, options, own_log, values
+from tests.support.patience import SERVERS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -30,10 +31,10 @@ async def too_large_for(bus: KafkaBus, topic: str) -> bytes:
 
 async def delete(bus: KafkaBus, topic: str) -> None:
     """Comes back when the broker, too, has learnt of it: until then it goes on taking records."""
-    await bus._wire.ask_controller(DeleteTopicsRequest([topic], 5_000))
+    await bus.wire.ask_controller(DeleteTopicsRequest([topic], 5_000))
     known = True
     while known:  # once more after it is gone: the broker shows the new state a moment before it acts on it
-        known = not all(code for code, *_ in await bus._wire.metadata([topic]))
+        known = not all(code for code, *_ in await bus.wire.metadata([topic]))
         await asyncio.sleep(0.1)
 
 
@@ -69,8 +70,8 @@ async def test_a_batch_that_the_broker_refuses_takes_the_whole_commit_along(
     committer = await bus.committer("shard-0")
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before")})
     large = await too_large_for(bus, topic)
-    known = bus._catalog._topics[topic]
-    monkeypatch.setitem(bus._catalog._topics, topic, known._replace(max_bytes=64 << 20))
+    known = bus.catalog.topics[topic]
+    monkeypatch.setitem(bus.catalog.topics, topic, known._replace(max_bytes=64 << 20))
     with pytest.raises(WriteRefused) as refused:
         await committer.commit({(topic, 0): [large], (ledger, 0): frames("never")})
     assert (refused.value.topic, refused.value.reason) == (topic, "too_large")
@@ -87,7 +88,7 @@ async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_lo
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before"), (other, 0): frames("x")})
     await delete(bus, other)
     with pytest.raises(WriteRefused) as refused:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             await committer.commit({(topic, 0): frames("never"), (ledger, 0): frames("never"), (other, 0): frames("x")})
     assert (refused.value.topic, refused.value.reason) == (other, "unknown_topic")
     await goes_on(bus, ledger, topic)
@@ -98,7 +99,7 @@ async def test_a_topic_that_is_new_to_a_committer_holds_up_no_other(bus: KafkaBu
     """aiokafka asks for the new one alone, and forgets the leaders of all others."""
     ledger, topic = await own_log(bus), await new_topic(bus)
     committer = await bus.committer("shard-0")
-    await committer._producer.client.force_metadata_update()  # now it knows all topics there are
+    await committer.producer.client.force_metadata_update()  # now it knows all topics there are
     new = await new_topic(bus)
     await committer.commit({(topic, 0): frames("one"), (ledger, 0): frames("one"), (new, 0): frames("one")})
     assert [await values(bus, each) for each in (topic, ledger, new)] == [["one"]] * 3
@@ -155,9 +156,9 @@ async def test_partitions_that_somebody_adds_to_an_own_topic_are_reported(
     bus = await KafkaBus.open(options(kafka.bootstrap))
     try:
         log = await own_log(bus)
-        answer = await bus._wire.ask_controller(CreatePartitionsRequest([(log, (2, None))], 30_000, False))
+        answer = await bus.wire.ask_controller(CreatePartitionsRequest([(log, (2, None))], 30_000, False))
         assert [code for _, code, _ in answer.topic_errors] == [0]
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while not bus.misfits():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         said = "it has 2 partitions and must have 1: the others are never read"

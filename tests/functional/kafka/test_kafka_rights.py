@@ -11,7 +11,8 @@ import pytest
 from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.kafka.kafka import KafkaServers
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, own_log, secure, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, new_topic, own_log, secure, values
+from tests.support.patience import SERVERS_S
 from tests.support.servers.kafka_rights import FORBIDDEN, deny_creating, deny_writing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
@@ -43,7 +44,7 @@ async def test_a_topic_that_may_not_be_written_fails_its_commit_alone(
         deny_writing(kafka_secure.bootstrap, kafka_secure.plain.name, denied)
         committer = await bus.committer("shard-0")
         with pytest.raises(WriteRefused) as refused:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(SERVERS_S):
                 while True:  # the broker has answered before its authorizer knows
                     await committer.commit({(ledger, 0): frames("entry"), (denied, 0): frames("before")})
         before = len(await values(bus, ledger))

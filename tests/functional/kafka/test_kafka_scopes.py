@@ -11,7 +11,7 @@ from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, TR
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.process import wait_for
 from tests.chaos.topics import delete_topic, end_offsets, make_topic
-from tests.functional.kafka.scope_site import SETTINGS, WITHIN_S, ScopeSite, place_topics
+from tests.functional.kafka.scope_site import SETTINGS, ScopeSite, place_topics
 from tests.support.servers.kafka_rights import AUTHORIZER, deny_topic
 from tests.support.servers.real_servers import need_servers
 
@@ -57,7 +57,7 @@ def test_deleted_administrative_topics_are_made_again_and_lost_keys_open_nothing
     with LocalCluster(tmp_path, nodes=1, proxies=1, settings=SETTINGS) as cluster:
         site, bootstrap = ScopeSite(cluster), cluster.kafka.bootstrap
         site.headers = site.make_key("first")
-        wait_for(lambda: site.ask("GET", "/v1/trail").status_code == 200, "the key to be known", WITHIN_S)
+        wait_for(lambda: site.ask("GET", "/v1/trail").status_code == 200, "the key to be known")
         for topic in (JOBS, TRAIL):
             asyncio.run(delete_topic(bootstrap, topic))
             site.deliver_beside("t")
@@ -65,16 +65,16 @@ def test_deleted_administrative_topics_are_made_again_and_lost_keys_open_nothing
         assert site.ask("GET", "/v1/trail").status_code == 200
         due = dict(site.schedule("t", number % 2, f"{number + 2}s") for number in range(12))
         asyncio.run(delete_topic(bootstrap, ADMIN))
-        wait_for(lambda: site.put("t", 0).status_code == 401, "the key to be lost", WITHIN_S)
+        wait_for(lambda: site.put("t", 0).status_code == 401, "the key to be lost")
         old, site.headers = site.headers, {}
         assert site.put("t", 0).status_code == 401, "what had keys is not open"
         site.until_delivered("t", due)
-        wait_for(lambda: asyncio.run(_records(bootstrap)) > 0, "the loss to be written down", WITHIN_S)
+        wait_for(lambda: asyncio.run(_records(bootstrap)) > 0, "the loss to be written down")
         site.proxy.process.stop()
         site.proxy.start()
         assert site.put("t", 0).status_code == 401, "nor is a proxy that starts later"
         site.headers = site.make_key("second")
-        wait_for(lambda: site.put("t", 0).status_code == 201, "the new key to be known", WITHIN_S)
+        wait_for(lambda: site.put("t", 0).status_code == 201, "the new key to be known")
         site.headers = old
         assert site.put("t", 0).status_code == 401
         site.until_told()

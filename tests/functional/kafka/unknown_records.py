@@ -17,7 +17,7 @@ from duemq.bus.kafka.produce.v1.producer import ProducerV1
 from duemq.bus.kafka.produce.v2.producer import ProducerV2
 from duemq.bus.kafka.requests.describe_requests import DescribeTransactionsRequest
 from duemq.bus.kafka.requests.transaction_requests import ProduceRequest_v12
-from tests.functional.kafka.kafka_bus import WITHIN_S
+from tests.support.patience import SERVERS_S
 
 
 class ProduceRequest_v11(ProduceRequest_v12):
@@ -36,14 +36,14 @@ class OldProduceRequest(Request[ProduceRequest_v11]):  # type: ignore[misc]
 
 async def write_unknown(committer: KafkaCommitter, batches: Batches) -> None:
     """Write these as the committer's producer. The broker's `transaction.partition.verification.enable` is false."""
-    producer = committer._producer
+    producer = committer.producer
     await _markers_are_written(committer)
-    for where, parts in (await committer._prepare(batches, wall_clock())).items():
+    for where, parts in (await committer.prepare(batches, wall_clock())).items():
         assert isinstance(producer, ProducerV1 | ProducerV2)
         if isinstance(producer, ProducerV2):
-            transactional_id, state = producer._id, (*producer._epoch, 0)
+            transactional_id, state = producer.transactional_id, (*producer.epoch, 0)
         else:
-            manager = transaction_manager(producer._kafka)
+            manager = transaction_manager(producer.kafka)
             sequence = manager.sequence_number(TopicPartition(*where))
             transactional_id, state = manager.transactional_id, (manager.producer_id, manager.producer_epoch, sequence)
         (part,) = parts
@@ -57,12 +57,12 @@ async def write_unknown(committer: KafkaCommitter, batches: Batches) -> None:
 
 async def _markers_are_written(committer: KafkaCommitter) -> None:
     """Of the transaction before: a broker refuses those that come after records of the same epoch."""
-    hanging = committer._hanging
-    async with asyncio.timeout(WITHIN_S):
+    hanging = committer.hanging
+    async with asyncio.timeout(SERVERS_S):
         while True:
-            answer = await hanging._wire.ask_coordinator(
-                CoordinationType.TRANSACTION, hanging._id, DescribeTransactionsRequest([hanging._id])
-            )
+            name = hanging.transactional_id
+            request = DescribeTransactionsRequest([name])
+            answer = await hanging.wire.ask_coordinator(CoordinationType.TRANSACTION, name, request)
             if not answer.transactions[0][2].startswith("Prepare"):
                 return
             await asyncio.sleep(0.01)

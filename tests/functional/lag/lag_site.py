@@ -14,7 +14,8 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-WITHIN_S = 300.0
+from tests.support.patience import SERVERS_S
+
 Headers = Sequence[tuple[str, bytes]]
 
 
@@ -53,7 +54,7 @@ class LagSite:
         await self._until(lambda found: found["error_code"] == 3, topic)
 
     async def _until(self, good: Any, topic: str) -> None:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while not good((await self.admin.describe_topics([topic]))[0]):  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0.02)
 
@@ -85,7 +86,7 @@ class LagSite:
             await asyncio.gather(*[await producer.send(topic, b"t", partition=partition) for _ in range(count)])
             last = await self.end(topic, partition, committed=False)
             await (producer.abort_transaction() if abort else producer.commit_transaction())
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(SERVERS_S):
                 while await self.end(topic, partition) != last + 1:  # noqa: ASYNC110  # nobody tells
                     await asyncio.sleep(0.01)
 
@@ -111,7 +112,7 @@ class LagSite:
         offsets = {TopicPartition(*where): place for where, place in places.items()}
         async with self.consumer(group_id=group) as consumer:
             consumer.assign(list(offsets))
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(SERVERS_S):
                 while True:
                     try:
                         await consumer.commit(offsets)

@@ -15,7 +15,8 @@ from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.topics.group_topics import retry_topic
 from tests.functional.consumer.new_member import join
-from tests.functional.lag.lag_site import WITHIN_S, LagSite
+from tests.functional.lag.lag_site import LagSite
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 NOW = time.time_ns() // 1_000_000 - 300_000  # brokers refuse what is an hour ahead of them
@@ -49,7 +50,7 @@ async def test_a_plain_group_at_rest_and_behind(site: LagSite, reader: LagReader
     await site.send(topic, 3, partition=1)
     async with site.consumer(topic, group_id=group) as consumer:
         read = 0
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while read < 13:
                 read += sum(map(len, (await consumer.getmany(timeout_ms=100)).values()))
         await consumer.commit()
@@ -177,7 +178,7 @@ async def test_a_partition_without_a_commit_says_so(site: LagSite, reader: LagRe
 async def test_partitions_of_a_member_that_has_committed_nothing_are_there(site: LagSite, reader: LagReader) -> None:
     topic, group = await site.topic(), site.group()
     async with site.consumer(topic, group_id=group) as consumer:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while not consumer.assignment():
                 await consumer.getmany(timeout_ms=50)
         one = await only(reader, group)
@@ -189,7 +190,7 @@ async def test_a_group_of_the_newer_protocol(site: LagSite, reader: LagReader) -
     topic, group = await site.topic(), site.group()
     await site.send(topic, 3)
     await join(site.admin._client, group, topic)
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(SERVERS_S):
         while True:
             (found,) = await reader.read([group])
             if found.state == "Stable":
@@ -267,7 +268,10 @@ async def test_a_small_backlog_is_counted_by_tag(site: LagSite, reader: LagReade
     assert found.total.matching is None
 
 
-async def test_of_a_large_backlog_the_oldest_messages_are_counted(site: LagSite) -> None:
+async def test_of_a_large_backlog_the_oldest_messages_are_counted(
+    site: LagSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.client.lag.scan._READ_BYTES", 16 << 10)
     topic, group = await site.topic(2), site.group()
     for _ in range(10):
         await site.send(topic, 120, headers=[("tags", b"paid")])
@@ -278,7 +282,7 @@ async def test_of_a_large_backlog_the_oldest_messages_are_counted(site: LagSite)
     async with LagReader(site.bootstrap, most_offsets=100) as reader:
         (found,) = await reader.read([group], tags="paid")
         some = found.topics[0].total.matching
-        assert some is not None and not some.exact and 50 <= some.messages < 1200
+        assert some is not None and not some.exact and 0 < some.messages < 1200
     async with LagReader(site.bootstrap) as reader:
         (found,) = await reader.read([group], tags="paid")
         assert found.total.matching == (1200, True)
@@ -318,7 +322,7 @@ async def test_under_load_it_is_within_one_poll(site: LagSite, reader: LagReader
                 place = await consumer.position(where)
                 await consumer.commit({where: (max(place - done, 0), metadata_of(place))})
 
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while not consumer.assignment():
                 await consumer.getmany(timeout_ms=50, max_records=1)
         await consumer.commit({where: 0})

@@ -18,7 +18,8 @@ import pytest
 
 from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.dev.kafka.kafka import KafkaServers
-from tests.functional.lag.lag_site import WITHIN_S, LagSite
+from tests.functional.lag.lag_site import LagSite
+from tests.support.patience import SERVERS_S
 
 DUEMQ = Path(sys.executable).with_name("duemq")
 
@@ -41,7 +42,7 @@ def behind(kafka: KafkaServers) -> tuple[str, str]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([DUEMQ, "lag", *words], capture_output=True, text=True, timeout=WITHIN_S)
+    return subprocess.run([DUEMQ, "lag", *words], capture_output=True, text=True, timeout=SERVERS_S)
 
 
 @contextmanager
@@ -111,7 +112,7 @@ def test_watching_ends_with_a_signal(kafka: KafkaServers, behind: tuple[str, str
         lines = [process.stdout.readline() for _ in range(3)]
         assert [json.loads(line)["groups"][0]["total"]["lag"] for line in lines] == [4, 4, 4]
         process.send_signal(how)
-        _, err = process.communicate(timeout=WITHIN_S)
+        _, err = process.communicate(timeout=SERVERS_S)
         assert (process.returncode, err) == (0, "")
 
 
@@ -122,14 +123,14 @@ def test_metrics_are_served(kafka: KafkaServers, behind: tuple[str, str]) -> Non
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
         wanted = f"duemq_group_lag_messages{labels} 4.0"
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + SERVERS_S
         while wanted not in (text := httpx.get(url).text):
             assert time.monotonic() < deadline, text
             time.sleep(0.05)
         assert f"duemq_group_inflight_messages{labels} 1.0" in text
         assert "\nduemq_lag_up 1.0\n" in text
         process.terminate()
-        _, err = process.communicate(timeout=WITHIN_S)
+        _, err = process.communicate(timeout=SERVERS_S)
         assert (process.returncode, err) == (0, "")
 
 
@@ -145,7 +146,7 @@ def test_metrics_say_when_kafka_is_away() -> None:
     with started("--kafka", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--every", "0.1") as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + SERVERS_S
         while "\nduemq_lag_read_errors_total 0.0\n" in (text := httpx.get(url).text):
             assert time.monotonic() < deadline, text
             time.sleep(0.05)
@@ -156,7 +157,7 @@ def test_the_example_says_what_its_page_says(kafka: KafkaServers) -> None:
     root = Path(__file__).parents[3]
     words = ["--bootstrap", kafka.bootstrap, "--topic", "lag-example", "--group", "lag-example-group"]
     ended = subprocess.run(
-        [sys.executable, root / "examples" / "lag.py", *words], capture_output=True, text=True, timeout=WITHIN_S
+        [sys.executable, root / "examples" / "lag.py", *words], capture_output=True, text=True, timeout=SERVERS_S
     )
     assert ended.returncode == 0, ended.stderr
     lines = re.sub(r"[\d.]+ s old", "0.2 s old", ended.stdout.replace("lag-example-group", "billing")).splitlines()

@@ -20,6 +20,7 @@ from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from tests.support.node.memory_nodes import MemoryNode
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +49,7 @@ async def found(gateway: CommandGateway, query: Query) -> list[tuple[str, str]]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             if await condition():
                 return

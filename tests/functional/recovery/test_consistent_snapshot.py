@@ -29,6 +29,7 @@ from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import read_info
 from duemq.storage.shard.records import IMPORTED, PENDING
 from tests.support.node.backup_world import NOW, delivered, nothing, now, running, send, wrong
+from tests.support.patience import SERVERS_S
 from tests.support.shard.import_schedule import write_messages
 
 pytestmark = pytest.mark.anyio
@@ -122,7 +123,7 @@ async def test_a_file_that_is_imported_meanwhile_is_there(tmp_path: Path, monkey
         await freeze(node, tmp_path / "frozen")
         made = await asyncio.to_thread(make, node, tmp_path / "frozen", tmp_path / "into")
     restore(made.path, tmp_path / "restored", nothing)
-    async with asyncio.timeout(300), running(tmp_path / "restored") as (_, gateway):
+    async with asyncio.timeout(SERVERS_S), running(tmp_path / "restored") as (_, gateway):
         assert len((await gateway.find(Query(limit=1000))).messages) == 9
     assert await asyncio.to_thread(wrong, tmp_path / "restored") == []
 

@@ -164,9 +164,9 @@ async def test_parts_of_a_copy_are_removed_once_the_replica_has_caught_up_withou
         parts = nodes.folder / "a" / "shards" / "000.partial" / "parts"
         parts.mkdir(parents=True)
         (parts / ("0" * 64)).write_bytes(bytes(1_000))
-        a.node.shards[0]._behind = 1  # the next attempt may need them
+        a.node.shards[0].behind = 1  # the next attempt may need them
         await a.node.clean()
         assert parts.exists()
-        a.node.shards[0]._behind = 0
+        a.node.shards[0].behind = 0
         await a.node.clean()
         assert not parts.parent.exists()

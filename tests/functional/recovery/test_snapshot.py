@@ -18,6 +18,7 @@ from duemq.model.errors import CorruptStore, Unavailable
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest
 from duemq.storage.checkpoint.replica_swap import PartialReplica, finish_replacement, finish_replacements
 from duemq.storage.manifest import ListedFile
+from tests.support.patience import SERVERS_S
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
 PART = 4096
@@ -219,7 +220,7 @@ def test_a_fetch_that_is_cancelled_while_it_replaces_the_replica_leaves_it_at_re
         def step(name: str) -> None:
             if name == "durable":
                 durable.set()
-                assert go_on.wait(300)
+                assert go_on.wait(SERVERS_S)
 
         fetching = asyncio.create_task(fetch(Wire(peer), SHARD, into, lambda done, total: None, step))
         assert await asyncio.to_thread(durable.wait, 10)

@@ -18,6 +18,7 @@ from duemq.storage.checkpoint import checkpoint
 from duemq.storage.checkpoint.checkpoint import CheckpointManifest
 from duemq.storage.checkpoint.replica_swap import PartialFile
 from duemq.storage.keyspace import POSITION, LedgerPosition
+from tests.support.patience import SERVERS_S
 from tests.support.shard.snapshot_world import SHARD, Peer, Wire, contents
 
 
@@ -165,7 +166,7 @@ def test_a_snapshot_is_kept_while_a_file_of_it_is_hashed(tmp_path: Path, monkeyp
     def slow(path: Path) -> str:
         peer.now += 1_000
         begun.set()
-        assert go_on.wait(300)
+        assert go_on.wait(SERVERS_S)
         return checkpoint.sha256_of(path)
 
     async def run() -> None:

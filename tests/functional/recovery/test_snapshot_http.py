@@ -64,7 +64,7 @@ def test_a_replica_that_the_logs_no_longer_reach_is_rebuilt_and_follows(tmp_path
             world.now += 11
             while await world.tick(master) == 0:
                 pass
-            standby._open()
+            standby.open()
             assert standby.replica.entry.number == manifest.entry < master.replica.entry.number
             await standby.follow()
             assert standby.replica.entry == master.replica.entry

@@ -31,6 +31,7 @@ from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.records import IMPORTED
 from duemq.storage.shard.store import ShardStore
 from tests.support.node.backup_world import running
+from tests.support.patience import SERVERS_S
 from tests.support.shard.import_schedule import write_messages
 
 
@@ -67,7 +68,7 @@ async def _fill(path: Path) -> None:
     await gateway.change(MOVE, ids[5:10], later + 7_200_000)
     records = node.bus.subscribe("t")
     while await node.bus.end_offset("t", 0) < 20:
-        assert await records.wait(300), "not delivered in time"
+        assert await records.wait(SERVERS_S), "not delivered in time"
     stop.set()
     await running
     folder.close()

@@ -291,8 +291,8 @@ async def test_the_position_of_a_paused_destination_is_renewed(site: Site, monke
     renewed = list[tuple[str, Sequence[str]]]()
 
     async def renew(log: EmbeddedLog, topics: Sequence[str]) -> None:
-        renewed.append((log._group, topics))
-        if log._group == "destination.bad":
+        renewed.append((log.group, topics))
+        if log.group == "destination.bad":
             raise RuntimeError("no broker")
 
     monkeypatch.setattr(EmbeddedLog, "renew", renew)

@@ -22,8 +22,8 @@ from duemq.model.messages.message import Draft
 from duemq.model.messages.record import pack_record, unpack_record
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
+from tests.support.patience import WITHIN_S
 
-WITHIN_S = 300.0
 KINDS = {
     "no right to create": errors.TopicAuthorizationFailedError,
     "its name collides": errors.InvalidTopicError,

@@ -17,10 +17,10 @@ import pytest
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.kafka.kafka import KafkaServers
 from tests.support.node import hooks
+from tests.support.patience import WITHIN_S
 from tests.support.servers.real_servers import need_servers
 
 HOUR = 3_600_000
-WITHIN_S = 300.0
 STEPS = pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
 _URL = re.compile(r"duemq serves (http://\S+)")
 

@@ -37,11 +37,11 @@ from duemq.proxy.gateway.remote_reader import RemoteReader
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.storage.data_folder import Folder
 from duemq.web.settings import HttpSettings
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.anyio
 
 HOUR = 3_600_000
-WITHIN_S = 300.0
 
 
 def steady() -> int:

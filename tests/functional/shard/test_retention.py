@@ -34,6 +34,7 @@ from duemq.storage.data_folder import Folder, disk_bytes
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.keyspace import APPLIED, CURSOR, DELAY_FILE, DROPPED, LOADING, ROW
 from duemq.storage.rocksdb import Memory
+from tests.support.patience import WITHIN_S
 from tests.support.shard.shard_world import KINDS, START, Killed
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +81,7 @@ class Site:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         try:
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(WITHIN_S):
                 while not condition():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         except TimeoutError:

@@ -172,7 +172,7 @@ async def test_a_shard_whose_log_cannot_be_read_is_left_to_others_and_named(tmp_
     async with node_of_two(tmp_path) as (node, _, bus, deliver):
         for topic in (BUFFER, LEDGER):
             bus.unreadable = {(topic, BROKEN): f"partition 0 of topic {topic!r} cannot be read: no broker leads it"}
-            await node.node._check_itself()
+            await node.node.check_itself()
             health = node.election.health
             assert health is not None and health.state is NodeState.READY
             assert list(health.unfit) == [BROKEN] and "no broker leads it" in health.unfit[BROKEN]
@@ -182,12 +182,12 @@ async def test_a_shard_whose_log_cannot_be_read_is_left_to_others_and_named(tmp_
             }
             await deliver(SOUND)
         bus.unreadable = {(topic, 0): "no broker leads it" for topic in (ADMIN, JOBS, TRAIL)}
-        await node.node._check_itself()
+        await node.node.check_itself()
         health = node.election.health
         assert health is not None and health.state is NodeState.READY and not health.unfit
         await deliver(BROKEN)
         bus.unreadable = {(LEDGER, shard): "no broker leads it" for shard in (BROKEN, SOUND)}
-        await node.node._check_itself()
+        await node.node.check_itself()
         assert node.node.condition is Condition.UNFIT, "all are"
 
 

@@ -108,8 +108,8 @@ def local_before_commit(patch: Patch) -> None:
 
     async def outbox_and_advance(self: Dispatch, cycle: Cycle, now: int) -> Outbox:
         result, master = await outbox(self, cycle, now), masters[self]
-        end = await master._bus.end_offset(LEDGER, master._shard)
-        advance(master._replica, cycle, cycle.entry(now), end + 1)
+        end = await master.bus.end_offset(LEDGER, master.shard)
+        advance(master.replica, cycle, cycle.entry(now), end + 1)
         return result
 
     def advance_once(self: Replica, cycle: Cycle, entry: Entry, ledger_offset: int, files: Any = None) -> None:

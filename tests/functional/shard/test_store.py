@@ -18,6 +18,7 @@ from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, LedgerPosition
 from duemq.storage.rocksdb import Memory
 from duemq.storage.shard.store import Puts, ShardStore
+from tests.support.patience import WITHIN_S
 
 KEYS = [make_key(1_000 + number // 2, number, 0) for number in range(10)]
 MEMORY = Memory(1 << 20, 1 << 20)
@@ -124,7 +125,7 @@ def test_a_store_is_closed_while_it_is_compacted(tmp_path: Path) -> None:
         write(store, [(ROW + key, os.urandom(500)) for key in keys[start : start + 1_000]])
         store.flush()
     begun = threading.Event()
-    inner = store._db
+    inner = store.db
 
     class Noting:
         """Says when RocksDB is asked to compact, and so when it is about to be in use."""
@@ -136,10 +137,10 @@ def test_a_store_is_closed_while_it_is_compacted(tmp_path: Path) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(inner, name)
 
-    store._db = Noting()
+    store.db = Noting()
     compacting = threading.Thread(target=store.compact)
     compacting.start()
-    assert begun.wait(300)
+    assert begun.wait(WITHIN_S)
     store.close()
     compacting.join(300)
     assert not compacting.is_alive()

@@ -24,8 +24,7 @@ from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder
 from tests.functional.kafka.kafka_bus import values
-
-WITHIN_S = 300.0
+from tests.support.patience import WITHIN_S
 
 
 class DestinationSite:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +16,7 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.logs.tables import fingerprint, jdbc_table, read_table, schema_of
 from duemq.pipeline.spark.failures import failures_told
+from tests.support.spark.java import java_of
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
@@ -66,7 +66,7 @@ def test_a_table_of_the_catalog(spark: SparkSession) -> None:
 
 def test_a_table_of_a_database(spark: SparkSession, tmp_path: Path) -> None:
     """Apache Derby, which comes with Spark."""
-    java: Any = spark.sparkContext._jvm
+    java = java_of(spark)
     java.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     url = f"jdbc:derby:{tmp_path}/base;create=true"
     options = {"driver": "org.apache.derby.jdbc.EmbeddedDriver"}

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from duemq.pipeline.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.logs.tables import jdbc_table, read_table
 from duemq.pipeline.spark.session import override
+from tests.support.spark.java import java_of
 from tests.support.spark.spark_site import spark_tests
 from tests.support.times import INSTANTS
 
@@ -232,7 +232,7 @@ IN_NEW_YORK = [1_830_344_400_000, "is left out by the clocks", "is shown twice b
 
 @contextmanager
 def java_in(spark: SparkSession, zone: str) -> Iterator[None]:
-    java: Any = spark.sparkContext._jvm
+    java = java_of(spark)
     zones = java.java.util.TimeZone
     before = zones.getDefault()
     zones.setDefault(zones.getTimeZone(zone))
@@ -326,7 +326,7 @@ def test_the_name_of_a_folder_may_be_a_time_without_a_zone(spark: SparkSession, 
 
 def test_a_database_without_a_zone_needs_one(spark: SparkSession, tmp_path: Path) -> None:
     """Apache Derby, which comes with Spark."""
-    java: Any = spark.sparkContext._jvm
+    java = java_of(spark)
     java.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     url = f"jdbc:derby:{tmp_path}/base;create=true"
     connection = java.java.sql.DriverManager.getConnection(url)

@@ -43,6 +43,7 @@ from duemq.storage.jobs.parent import Unresponsive, lines_of
 from duemq.storage.limits import ImportLimits
 from duemq.storage.tiering import tiering_job
 from duemq.storage.tiering.tiering_process import perform
+from tests.support.patience import PROCESS_S
 
 INTAKE = "duemq.storage.imports.import_process"
 
@@ -63,7 +64,7 @@ def test_a_child_ends_when_its_pipe_is_closed(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(2)
         child.stdin.close()
-        assert child.wait(300) == ORPHANED
+        assert child.wait(PROCESS_S) == ORPHANED
 
 
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -196,12 +196,12 @@ def test_an_index_is_kept_when_its_file_is_closed(tmp_path: Path, monkeypatch: p
     file = sealed(tmp_path, many_keys(100))
     reader, key = DelayFileReader(tmp_path, IDS), make_key(*many_keys(100)[0])
     assert present_keys(reader, file, [key]) == {key}
-    reader._open.clear()
+    reader.open_files.clear()
     monkeypatch.setattr(CatalogFile, "open", None)
     assert present_keys(reader, file, [key]) == {key}
     monkeypatch.undo()
     reader.forget([file])
-    assert not len(reader._key_indexes)
+    assert not len(reader.key_indexes)
     reader.close()
 
 

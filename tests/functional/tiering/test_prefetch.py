@@ -88,7 +88,7 @@ def no_reading_here() -> Iterator[list[str]]:
 
 async def test_several_windows_are_sealed_at_once(node: SimNode) -> None:
     steps: list[str] = []
-    node.delay_files._failpoint = steps.append
+    node.delay_files.failpoint = steps.append
     await node.delay_files.step()
     assert steps == ["checkpoint", "written", "committed", "committed", "committed", "flushed"]
     assert len(files_in(node)) == 3
@@ -190,7 +190,7 @@ async def test_a_window_with_nothing_left_loses_its_file_without_a_process(node:
     async def none(job: object) -> list[Any]:
         raise AssertionError("no process is needed")
 
-    node.delay_files._work = none
+    node.delay_files.work = none
     assert await node.delay_files.step()
     assert files_in(node) == [f"{start}/000001.parquet" for start in (FIRST, FIRST + 2 * WINDOW_MS)]
     assert not await node.delay_files.step()
@@ -402,10 +402,10 @@ async def test_files_that_are_gone_are_not_held_open(node: SimNode) -> None:
     await node.delay_files.step()
     for window in range(3):
         await PrefetchedView(node.store).read(keys_of(node, window)[:1])
-    assert len(node.store.delay_files.reader._open) == 3
+    assert len(node.store.delay_files.reader.open_files) == 3
     node.world.now = FIRST + 2 * WINDOW_MS
     await node.delay_files.step()
-    assert not node.store.delay_files.reader._open
+    assert not node.store.delay_files.reader.open_files
 
 
 async def test_reading_one_does_not_stop_the_event_loop(node: SimNode) -> None:

@@ -238,7 +238,7 @@ async def test_what_is_cancelled_while_rows_are_read_is_read_too(
 def committing(node: SimNode, meanwhile: Callable[[], Awaitable[object]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Something happens between a cycle's decision and its commit."""
     assert node.master is not None
-    committer = node.master._committer
+    committer = node.master.committer
     commit = committer.commit
 
     async def slow(batches: Any) -> Any:
@@ -369,7 +369,7 @@ async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest
     monkeypatch.setattr(completion, "_PART", 3)
     await cancel(node, [*keys_of(node, 0)[:7], *keys_of(node, 1)[:2]])
     counts = []
-    while await node.delay_files._complete_some():
+    while await node.delay_files.complete_some():
         counts.append(node.store.delay_files.rowless_counts().total())
     assert counts == [6, 3, 2, 0]
     node.world.check(node)

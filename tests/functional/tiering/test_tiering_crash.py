@@ -78,7 +78,7 @@ async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tm
 
             base = (START // WINDOW_MS + 10 * (number + 1)) * WINDOW_MS
             await prepare(node, work, base)
-            node.delay_files._failpoint = step
+            node.delay_files.failpoint = step
             if number < len(STEPS[work]):
                 with pytest.raises(Killed):
                     await node.delay_files.step()
@@ -87,7 +87,7 @@ async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tm
                 world.check(node)
             else:
                 await node.delay_files.step()
-                node.delay_files._failpoint = lambda name: None
+                node.delay_files.failpoint = lambda name: None
             assert steps == STEPS[work][: number + 1]
             while await node.delay_files.step():
                 pass

@@ -112,7 +112,7 @@ async def test_counts_of_before_show_although_no_cycle_came_between(node: SimNod
     (state,) = node.store.get_many([TOPIC_COUNT])
     await complete_windows(node.store, [FIRST])
     assert state is not None
-    node.store._db.put(TOPIC_COUNT, state)
+    node.store.db.put(TOPIC_COUNT, state)
     node.store.flush()
     node.kill()
     assert not node.store.topic_counts.built

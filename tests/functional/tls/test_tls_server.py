@@ -17,6 +17,7 @@ from duemq.client.http.async_http import internal_http
 from duemq.tls.contexts import client_context
 from duemq.tls.files import TlsFiles
 from tests.support.http.raw_site import PATIENT, Site, site, until
+from tests.support.patience import WITHIN_S
 from tests.support.tls.certificates import Authority
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +83,7 @@ def copy(source: str, target: str) -> None:
 
 @pytest.mark.parametrize("sends", [b"", CLIENT_HELLO])
 async def test_a_handshake_has_the_time_of_a_head(files: TlsFiles, sends: bytes) -> None:
-    async with site(PATIENT._replace(head_s=0.4), files=files) as at, asyncio.timeout(300):
+    async with site(PATIENT._replace(head_s=0.4), files=files) as at, asyncio.timeout(WITHIN_S):
         reader, writer = await raw(at, sends)
         assert await rest_of(reader) == b""
         await at.is_well()
@@ -90,7 +91,7 @@ async def test_a_handshake_has_the_time_of_a_head(files: TlsFiles, sends: bytes)
 
 
 async def test_connections_without_a_handshake_count_as_any_other(files: TlsFiles) -> None:
-    async with site(PATIENT._replace(connections=5), files=files) as at, asyncio.timeout(300):
+    async with site(PATIENT._replace(connections=5), files=files) as at, asyncio.timeout(WITHIN_S):
         silent = [await raw(at, CLIENT_HELLO) for _ in range(20)]
         ended = [asyncio.create_task(rest_of(reader)) for reader, _ in silent]
         await until(lambda: sum(task.done() for task in ended) >= 15)
@@ -101,7 +102,7 @@ async def test_connections_without_a_handshake_count_as_any_other(files: TlsFile
 
 
 async def test_a_server_stops_though_handshakes_are_under_way(files: TlsFiles) -> None:
-    async with site(files=files) as at, asyncio.timeout(300):
+    async with site(files=files) as at, asyncio.timeout(WITHIN_S):
         silent = [await raw(at, CLIENT_HELLO) for _ in range(3)]
         await at.is_well()
         at.stop.set()
@@ -114,7 +115,7 @@ async def test_http_without_tls_is_answered_and_failures_are_counted(
     files: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        async with site(PATIENT._replace(head_s=0.5), files=files) as at, asyncio.timeout(300):
+        async with site(PATIENT._replace(head_s=0.5), files=files) as at, asyncio.timeout(WITHIN_S):
             reader, writer = await raw(at, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             answer = await rest_of(reader)
             assert answer.startswith(b"HTTP/1.1 400 ") and b"the URL begins with https://" in answer
@@ -133,7 +134,7 @@ async def test_http_without_tls_is_answered_and_failures_are_counted(
 
 async def test_who_shows_no_certificate_is_not_let_in(files: TlsFiles, tmp_path: Path) -> None:
     stranger = Authority.make(tmp_path / "b").issue("stranger")
-    async with site(files=files, client_auth="required") as at, asyncio.timeout(300):
+    async with site(files=files, client_auth="required") as at, asyncio.timeout(WITHIN_S):
         async with at.http() as http:
             assert (await http.get(f"{at.url}/healthz")).status_code == 200
         for shown in (TlsFiles(files.ca), TlsFiles(files.ca, stranger.cert, stranger.key)):
@@ -153,7 +154,7 @@ async def test_new_certificates_cost_no_request(authority: Authority, files: Tls
     client = client_context(TlsFiles(files.ca))
     serials, done, failures = set[object](), 0, list[str]()
 
-    async with site(files=files) as at, asyncio.timeout(300):
+    async with site(files=files) as at, asyncio.timeout(WITHIN_S):
         assert at.tls is not None
         stop = asyncio.Event()
 

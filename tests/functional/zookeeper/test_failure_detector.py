@@ -10,6 +10,7 @@ import pytest
 from duemq.election.zookeeper import failure_detector
 from duemq.election.zookeeper.failure_detector import ConnectionOutcome, FailureDetector, Peer, talk_to
 from duemq.model.errors import BadConfig
+from tests.support.patience import SERVERS_S
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ async def test_only_a_refused_peer_that_was_met_before_is_dead() -> None:
     assert await called(other) is not first
     assert dead == []
     await other.close()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(SERVERS_S):
         await told.wait()
     await own.close()
     await stranger.close()
@@ -95,7 +96,7 @@ async def test_callers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     writer.close()
     assert len(own.callers) == 2
     opened[0][1].close()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(SERVERS_S):
         while len(own.callers) == 2:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
     after, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -16,6 +16,7 @@ from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.errors import BadConfig, Rejected, Unavailable
+from tests.support.patience import SERVERS_S
 from tests.support.servers.zookeeper_nodes import READY, Cluster, cluster
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +70,7 @@ async def test_what_nobody_looked_at_needs_no_release(nodes: Cluster) -> None:
     blind = ZooKeeperElection(registry, Member("blind", "http://127.0.0.1:1"), 8)
     await blind.report(READY)
     await blind.join()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(SERVERS_S):
         while len(blind.masters()) < 8:
             await blind.wait_for_change()
     await nodes.add("a")

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from duemq.election.zookeeper.options import ZooKeeperOptions
+from tests.support.patience import SERVERS_S
 from tests.support.servers.real_servers import need_servers
 from tests.support.servers.zookeeper_nodes import child, cluster
 
@@ -83,7 +84,7 @@ async def test_a_node_whose_session_expired_owns_nothing_and_comes_back(options:
         lost = asyncio.Event()
         first.registry.listen(lambda: None if first.election.owned_shards() else lost.set())
         await asyncio.to_thread(expire, options.hosts, first.registry.session._client.client_id)
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(SERVERS_S):
             await lost.wait()
         await nodes.until(first, lambda: len(first.election.owned_shards()) == 4)
         assert first.registry.registrations["a"].born != instance

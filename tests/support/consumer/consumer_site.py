@@ -15,21 +15,20 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.kafka.positions import metadata_of, pull_in, topics_in
 from duemq.model.topics.group_topics import retry_topic
-
-WITHIN_S = 300.0
+from tests.support.patience import SERVERS_S
 
 
 async def until(condition: Callable[[], object | Awaitable[object]], what: str) -> None:
     """Wait for a condition; it is asked every 20 ms."""
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while True:
                 found = condition()
                 if await found if isinstance(found, Awaitable) else found:
                     return
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(f"waited {WITHIN_S} s for this: {what}") from None
+        raise AssertionError(f"waited {SERVERS_S} s for this: {what}") from None
 
 
 @asynccontextmanager
@@ -107,7 +106,7 @@ async def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:
         topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
     ) as consumer:
         found: list[Any] = []
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             while len(found) < count:
                 found += [each for some in (await consumer.getmany(timeout_ms=200)).values() for each in some]
         return found

@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
+from tests.support.servers.aiokafka_parts import topics_of
 
 T0, T1, RETRY = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("retry.g", 0)
 
@@ -47,7 +49,7 @@ class Group:
         return 1
 
     async def send(self, node: int, request: Any) -> Any:
-        return SimpleNamespace(topics=[(0, topic, self.id, 0, False, [], 0) for _, _, topic, _ in request._topics])
+        return SimpleNamespace(topics=[(0, topic, self.id, 0, False, [], 0) for _, _, topic, _ in topics_of(request)])
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         return self.numbers or None
@@ -92,13 +94,10 @@ class Group:
 
 def with_source(kafka: Group, use: Callable[[KafkaMessageSource], Awaitable[None]]) -> None:
     async def run() -> None:
-        source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
-        own, source._kafka = source._kafka, kafka
-        source._parking._kafka = source._starts._kafka = source._identity._kafka = kafka
-        try:
-            await use(source)
-        finally:
-            source._kafka = own
-            await source.stop()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("duemq.client.consumer.kafka.source.new_consumer", lambda **settings: kafka)
+            patch.setattr("duemq.client.consumer.kafka.source.start_without_topics", lambda kafka: None)
+            source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], ["retry.g"], changes([]))
+        await use(source)
 
     asyncio.run(run())

@@ -29,14 +29,37 @@ class Served(NamedTuple):
     """How the blocks begin that are not run; `NOT_RUN` says why."""
 
 
+_TASK: Final = """
+from celery import shared_task
+
+orders = range(3)
+
+@shared_task(name="remind")
+def remind(order): ...
+"""
+_DEAD_LETTERS: Final = """
+from datetime import timedelta
+
+from duemq.client import Admin, Draft
+
+a_ms = timedelta(milliseconds=1)
+with Admin() as admin:
+    while not list(admin.dlq(topic="orders")):  # one that is a ms late expires
+        admin.send("orders", "late", deliver_after=a_ms, expires_after=a_ms)
+    for topic in ("dlq.billing", "payments.DLT"):
+        headers = {"x-duemq-topic": "orders"} if topic == "dlq.billing" else {}
+        admin.send_batch([Draft(topic, "dead", headers=headers) for _ in range(18)])
+"""
+
 SERVED: Final[Mapping[str, Served]] = {
     "start/order-timeouts.md": Served(),
     "guides/find.md": Served(),
     "guides/sdk.md": Served(),
     "guides/celery.md": Served(
-        names="import celery\norders, remind = range(3), celery.shared_task(lambda order: None, name='remind')",
+        names=_TASK,
         left_out=("celery -A",),
     ),
+    "guides/dead-letters.md": Served(names=_DEAD_LETTERS),
     "guides/destinations.md": Served(
         settings='[relay]\nprivate_networks = ["127.0.0.0/8"]\n',
         files={
@@ -52,7 +75,7 @@ SERVED: Final[Mapping[str, Served]] = {
     "reference/cli.md": Served(
         settings='[index]\ntopics = ["*"]\n',
         files={"photo.jpg": "a photo"},
-        left_out=("duemq profile", "duemq cancel"),
+        left_out=("duemq profile",),
     ),
 }
 """Pages that `tests/e2e/test_pages.py` runs from the first block to the last, against a server for each page."""
@@ -108,7 +131,6 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "explain/chaos.md": _LONG,
     "guides/celery.md": "its workers need a broker of Celery; tests/e2e/test_celery.py runs the same project",
     "guides/consumers.md": _KAFKA,
-    "guides/dead-letters.md": "needs dead letters and their ids; tests/e2e/test_dead_letters.py makes some",
     "guides/delay-files.md": "the other blocks need Spark, and a folder of a site",
     "guides/destinations.md": "the second block starts the server that the test has started",
     "guides/destinations/http.md": "verifies requests of an endpoint; tests/contract/test_outlet.py has one",
@@ -134,7 +156,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "operate/operations.md": _ROOT,
     "operate/production.md": _ROOT,
     "operate/tls.md": "the certificates of a cluster are for addresses of a site",
-    "reference/cli.md": "names servers of a site; shows an error",
+    "reference/cli.md": "the first block names servers of a site",
 }
 """Pages whose blocks no test runs as printed, each with the reason."""
 

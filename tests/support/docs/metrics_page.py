@@ -40,30 +40,29 @@ def metrics() -> list[Metric]:
     return sorted(found.values())
 
 
+def _constants(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node.value
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.value
+
+
+def _words(node: ast.expr, constants: dict[str, ast.expr]) -> list[str]:
+    """The texts of a constant or of a sequence of constants; none of anything else."""
+    if isinstance(node, ast.Name) and node.id in constants:
+        return _words(constants[node.id], constants)
+    if isinstance(node, ast.Starred):
+        return _words(node.value, constants)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [word for one in node.elts for word in _words(one, constants)]
+    return []
+
+
 def _in_module(module: ast.Module, shown_by: str) -> Iterator[Metric]:
-    constants = {
-        node.targets[0].id if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else "": node.value
-        for node in ast.walk(module)
-        if isinstance(node, ast.Assign)
-    } | {
-        node.target.id: node.value
-        for node in ast.walk(module)
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
-    }
-
-    def words(node: ast.expr) -> list[str] | None:
-        """The texts of a constant or of a sequence of constants."""
-        if isinstance(node, ast.Name) and node.id in constants:
-            return words(constants[node.id])
-        if isinstance(node, ast.Starred):
-            return words(node.value)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return [node.value]
-        if isinstance(node, ast.List | ast.Tuple):
-            parts = [words(one) for one in node.elts]
-            return [word for part in parts for word in part or ()]
-        return None
-
+    constants = dict(_constants(module))
     for node in ast.walk(module):
         if isinstance(node, ast.Call):
             values, labels = node.args, [key.value for key in node.keywords if key.arg in ("labels", "labelnames")]
@@ -73,12 +72,13 @@ def _in_module(module: ast.Module, shown_by: str) -> Iterator[Metric]:
         else:
             continue
         for at, (first, second) in enumerate(pairwise(values)):
-            name, text = words(first), words(second)
+            name, text = _words(first, constants), _words(second, constants)
             if not name or not text or not name[0].startswith(_PREFIX) or " " not in text[0]:
                 continue
             more = labels or [one for one in values[at + 2 :] if isinstance(one, ast.List | ast.Tuple)]
             told = name[0] + "_total" if kind.startswith("Counter") and not name[0].endswith("_total") else name[0]
-            yield Metric(told, tuple(word for one in more for word in words(one) or ()), text[0], shown_by)
+            shown = tuple(word for one in more for word in _words(one, constants))
+            yield Metric(told, shown, text[0].replace("*", r"\*"), shown_by)
 
 
 def metrics_page() -> str:

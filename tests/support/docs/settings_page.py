@@ -55,5 +55,5 @@ def settings_page() -> str:
 
 
 def _text(comment: str) -> str:
-    """With links to the pages that it names."""
-    return _PAGE.sub(r"[\1](../\1)", comment.replace("|", "or"))
+    """In Markdown, with links to the pages that it names."""
+    return _PAGE.sub(r"[\1](../\1)", comment.replace("|", "or").replace("*", r"\*"))

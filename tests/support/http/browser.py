@@ -21,6 +21,8 @@ SIZES: dict[str, ViewportSize] = {
     "desktop": {"width": 1280, "height": 860},
     "phone": {"width": 390, "height": 844},
 }
+EACH_SIZE = [pytest.param("desktop", marks=pytest.mark.slow), "phone"]
+"""For tests in both: `make test` takes the narrow one alone, where more goes wrong."""
 # Without these it looks for hosts of its maker at every start.
 _OPTIONS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

@@ -116,7 +116,7 @@ class ConsoleSite:
     def __init__(
         self, app: Application, gateway: ConsoleGateway, http: httpx.AsyncClient, admin: Administration
     ) -> None:
-        self.app, self.gateway, self._http, self.admin = app, gateway, http, admin
+        self.app, self.gateway, self.http, self.admin = app, gateway, http, admin
         self.headers: dict[str, str] = {}
         self.key_id = self.location = ""
 
@@ -140,7 +140,7 @@ class ConsoleSite:
             self.gateway.written_at += 1_000
 
     async def ask(self, method: str, path: str, form: Any = None, **headers: str) -> httpx.Response:
-        return await self._http.request(method, f"/console{path}", data=form, headers=self.headers | headers)
+        return await self.http.request(method, f"/console{path}", data=form, headers=self.headers | headers)
 
     async def page(self, path: str) -> str:
         """A page that is there."""

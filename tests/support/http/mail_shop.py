@@ -24,7 +24,7 @@ class MailShop:
     def call(self, method: str, path: str, body: Any = None, key: str = "") -> Any:
         key = key or self.key
         headers = {"X-API-Key": key} if key else {}
-        answer = self.server._http.request(method, path, json=body, headers=headers)
+        answer = self.server.http.request(method, path, json=body, headers=headers)
         assert answer.status_code < 400, answer.text
         return answer.json() if answer.content else None
 

@@ -29,6 +29,7 @@ from duemq.web.server import ServerStop, listen_on, serve_http, url_of
 from duemq.web.settings import HttpSettings
 from duemq.web.tls.server_tls import ServerTls
 from tests.support.http.http_site import FakeGateway
+from tests.support.patience import WITHIN_S
 from tests.support.tls.certificates import Authority
 
 # No limit of time is met, whatever the machine is busy with.
@@ -189,6 +190,6 @@ async def site(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)

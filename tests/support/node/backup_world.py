@@ -25,6 +25,7 @@ from duemq.storage.backup.backups import Backups, NewBackup
 from duemq.storage.data_folder import Folder, read_info
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.rocksdb import Memory
+from tests.support.patience import WITHIN_S
 
 NOW = 1_795_255_200_000
 DELAY_FILE = TieringPolicy(rows=20, windows=1, quiet_ms=0)
@@ -79,7 +80,7 @@ async def delivered(node: Node, topic: str, count: int) -> None:
     grown = node.bus.subscribe(topic)
     try:
         while await node.bus.end_offset(topic, 0) < count:
-            assert await grown.wait(300), "not delivered in time"
+            assert await grown.wait(WITHIN_S), "not delivered in time"
     finally:
         grown.close()
 

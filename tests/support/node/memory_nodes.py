@@ -23,6 +23,7 @@ from duemq.model.messages.record import unpack_record
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.storage.data_folder import Folder, disk_use
+from tests.support.patience import WITHIN_S
 
 IDENTITY = ClusterIdentity("cluster", 1, b"s" * 32)
 
@@ -142,7 +143,7 @@ class MemoryNode:
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition of this node. Fails at once where the node has ended."""
         try:
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(WITHIN_S):
                 while not condition():
                     if self.running.done():
                         self.running.result()

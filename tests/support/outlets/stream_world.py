@@ -105,7 +105,7 @@ class World:
 
     def stop_waiting(self, _: int) -> None:
         """The time for which records wait for the first one has passed."""
-        for producer in self._producers._by_partition.values():
+        for producer in self._producers.by_partition.values():
             producer.numbering.stop_waiting()
 
     def give_up(self, which: int) -> None:

@@ -28,6 +28,7 @@ from duemq.relay.collector import RelayCollector
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.memory import MemoryOutlet
 from duemq.relay.relay import Relay
+from tests.support.patience import WITHIN_S
 
 FAST = {"kind": "delays", "delays": [1, 1, 1]}
 FAILED = Reply(Result.FAILED, "500", "no")
@@ -115,7 +116,7 @@ class Site:
         relay = Relay(self, self.on_change, log_of, self.open, self.disable, lambda: 1_000)
         running = asyncio.create_task(relay.run())
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WITHIN_S):
                 yield relay
         finally:
             running.cancel()

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 from duemq.relay.rocketmq.outlet import RocketMqOutlet
+from tests.support.patience import SERVERS_S
 from tests.support.relay.receivers import NAME, Receiver
 from tests.support.rocketmq.client import (
     ClientConfiguration,
@@ -25,7 +26,6 @@ from tests.support.rocketmq.server import RocketMQServer
 _READERS = 4
 _AT_A_TIME = 32  # what the proxy gives at most
 _INVISIBLE_S = 600
-_WITHIN_S = 300.0
 
 
 class RocketMQReceiver(Receiver):
@@ -65,7 +65,7 @@ class RocketMQReceiver(Receiver):
         total, arrived = self.count(), Counter[tuple[str, bytes]]()
         configuration = ClientConfiguration(self._server.endpoint, Credentials(), request_timeout=10)
         consumer = SimpleConsumer(configuration, NAME, {NAME: FilterExpression()}, await_duration=2)
-        deadline, lock = time.monotonic() + _WITHIN_S, Lock()
+        deadline, lock = time.monotonic() + SERVERS_S, Lock()
 
         def read() -> None:
             while arrived.total() < total and time.monotonic() < deadline:

@@ -12,6 +12,7 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.structs import TopicPartition
 
 from duemq.model.messages.record import Partition
+from tests.support.servers.aiokafka_parts import topics_of
 
 Answer = int | BaseException | asyncio.Future[Any]
 """An error code, what `send` raises, or what it waits for before the broker acts as it does without a script."""
@@ -112,13 +113,13 @@ class ScriptedBrokers:
                     topic,
                     [(number, code if isinstance(code, int) else code.get((topic, number), 55)) for number in parts],
                 )
-                for topic, parts in request._topics
+                for topic, parts in topics_of(request)
             ]
         )
 
     def _Produce(self, request: Any, code: int | dict[Partition, int]) -> Any:
         topics: list[Any] = []
-        for topic, parts, _ in request._topics:
+        for topic, parts, _ in topics_of(request):
             answers: list[Any] = []
             for number, records, _ in parts:
                 one = code if isinstance(code, int) else code.get((topic, number), 0)

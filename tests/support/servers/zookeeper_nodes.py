@@ -14,9 +14,9 @@ from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.election.zookeeper.registry import Registry
+from tests.support.patience import SERVERS_S
 
 READY = NodeHealth(NodeState.READY)
-WITHIN_S = 300.0
 
 
 class Node:
@@ -67,7 +67,7 @@ class Cluster:
                 table[shard] = name
         return table
 
-    async def until(self, node: Node, condition: Callable[[], bool], within_s: float = WITHIN_S) -> float:
+    async def until(self, node: Node, condition: Callable[[], bool], within_s: float = SERVERS_S) -> float:
         """Seconds until it holds, looked at when anything changes for `node`."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -102,7 +102,7 @@ async def child(options: ZooKeeperOptions, name: str, shards: int = 8) -> AsyncI
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(SERVERS_S):
             assert await process.stdout.readline() == b"joined\n"
         yield process
     finally:

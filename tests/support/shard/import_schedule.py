@@ -123,7 +123,7 @@ class ImportSchedule(TieringSchedule):
         """Whoever handed a file over may remove it once it is imported, and all replicas have it."""
         for handed in self.handed:
             offset = self.world.oracle.contents.get(handed.import_command.sha256, -1)
-            if all(isinstance(node.importer._outcomes.get(offset), LocalFile) for node in self.world.nodes):
+            if all(isinstance(node.importer.outcomes.get(offset), LocalFile) for node in self.world.nodes):
                 os.unlink(handed.import_command.path)
                 self.handed.remove(handed)
                 return

@@ -99,13 +99,13 @@ class Taking(FileImporter):
     async def _take_in(self, job: ImportJob) -> AsyncGenerator[bytes, None]:
         answers: list[bytes] = []
         said = import_job(orjson.loads(encode(job)))
-        intake(said, lambda answer: answers.append(encode(answer)), self._node._import_step)
+        intake(said, lambda answer: answers.append(encode(answer)), self._node.import_step)
         for answer in answers:
             yield answer
 
     async def have(self, decision: FileDecision) -> None:
-        while not isinstance(self._outcomes.get(decision.offset), LocalFile):
-            self._to_look_at = [(0, offset) for offset in self._pending_records()]
+        while not isinstance(self.outcomes.get(decision.offset), LocalFile):
+            self._rechecks = [(0, offset) for offset in self._pending_records()]
             assert await self.step()
         await super().have(decision)
 
@@ -140,13 +140,13 @@ class SimNode:
         self.counts_lost = False  # whether messages were to be counted by topic again
         self._lives = count()
         self.path = world.folder / name / str(next(self._lives))
-        self._open()
+        self.open()
 
-    def _open(self) -> None:
+    def open(self) -> None:
         self.bus = NodeBus(self.world.log, failpoint=self._step)
         self.store = ShardStore(self.path, self.world.memory, self.world.ids)
         # Files change at flushes only, so that a copy of the folder is what a killed process would leave.
-        self.store._db.set_options({"disable_auto_compactions": "true"})
+        self.store.db.set_options({"disable_auto_compactions": "true"})
         self.replica = Replica(SHARD, self.store, self.world.ids)
         self.importer = Taking(self)
         self.delay_files = self.keeper()
@@ -187,7 +187,7 @@ class SimNode:
             self.tiering_fault = None
             raise Killed(name)
 
-    def _import_step(self, name: str) -> None:
+    def import_step(self, name: str) -> None:
         if name == self.import_fault:
             self.import_fault = None
             raise Killed(name)
@@ -206,7 +206,7 @@ class SimNode:
         shutil.copytree(dead, self.path)
         self.store.close()
         shutil.rmtree(dead)
-        self._open()
+        self.open()
 
     async def follow(self, ledger_end: int | None = None) -> None:
         self.bus.ledger_end, self.following = ledger_end, True
@@ -217,7 +217,8 @@ class SimNode:
         committer = await self.bus.committer(committer_name(SHARD))
         await self.follow()
         world = self.world
-        context = NodeContext(TopicStates(self.bus, 0), world.observer, lambda: world.now, lambda: world.short)
+        self.topic_states = TopicStates(self.bus, 0)
+        context = NodeContext(self.topic_states, world.observer, lambda: world.now, lambda: world.short)
         self.master = Master(self.replica, self.bus, committer, context, world.cycle_limits, Progress(), self.importer)
 
     def contents(self) -> dict[bytes, list[tuple[bytes, Any]]]:

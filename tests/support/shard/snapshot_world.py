@@ -26,7 +26,7 @@ class Peer:
     def __init__(self, folder: Path, seed: int = 1, most: int = 4) -> None:
         self.folder, self.now = folder, 0.0
         self.store = ShardStore(folder / "shards" / "003", MEMORY)
-        self.store._db.set_options({"disable_auto_compactions": "true"})
+        self.store.db.set_options({"disable_auto_compactions": "true"})
         self._random = random.Random(seed)
         self.server = SnapshotServer(
             folder / "snapshots", self._checkpoint, most=most, idle_s=60.0, clock=lambda: self.now

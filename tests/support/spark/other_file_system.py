@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
+
+from tests.support.spark.java import hadoop_settings_of
 
 
 def other_file_system(spark: SparkSession, folder: Path) -> str:
     """Make the folder; a URI that leads there, and that only Hadoop understands."""
     folder.mkdir()
     name = f"mount-{uuid.uuid4().hex}"
-    settings: Any = spark._jsc.hadoopConfiguration()
-    settings.set(f"fs.viewfs.mounttable.{name}.link./out", folder.as_uri())
+    hadoop_settings_of(spark).set(f"fs.viewfs.mounttable.{name}.link./out", folder.as_uri())
     return f"viewfs://{name}/out"

@@ -6,7 +6,6 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +15,7 @@ from duemq.pipeline.spark.connector import JARS_VARIABLE
 from duemq.pipeline.spark.progress import Silent
 from duemq.pipeline.spark.session import running
 from tests.support.servers.real_servers import need_servers
+from tests.support.spark.java import java_of
 
 JARS = Path(__file__).with_name("spark_jars.txt")
 SETTINGS = {"spark.driver.memory": "1536m", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}
@@ -59,7 +59,7 @@ def free_broadcasts() -> Iterator[None]:
     rarely for it. Each time takes a second or two."""
     yield
     if (session := SparkSession.getActiveSession()) is not None:
-        java: Any = session._jvm
+        java = java_of(session)
         heap = java.Runtime.getRuntime()
         if heap.totalMemory() - heap.freeMemory() > heap.maxMemory() // 2:
             gc.collect()

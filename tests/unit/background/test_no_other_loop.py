@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.support.house.tree import ROOT, modules
+
+pytestmark = pytest.mark.heavy
 
 NO_SERVICE = {"bench", "dev", "pipeline"}  # tools, and jobs of Spark
 ALLOWED = {

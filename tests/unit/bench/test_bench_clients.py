@@ -9,6 +9,7 @@ from aiohttp import web
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.reader import read
 from duemq.bench.clients.send import ACCEPTED, REJECTED, SendJob, SendWindow, fill, send_singly, send_steadily
+from tests.support.patience import WITHIN_S
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -59,7 +60,7 @@ def test_the_reader_follows_the_cursor_and_takes_the_rest_when_stopped() -> None
     async def play() -> None:
         runner, url = await serve("/v1/topics/t/records", "GET", records)
         try:
-            got = await asyncio.wait_for(read(the_link, url, "t", keep_ids=True), 300)
+            got = await asyncio.wait_for(read(the_link, url, "t", keep_ids=True), WITHIN_S)
         finally:
             await runner.cleanup()
         assert got.seq.tolist() == [0, 1, 1]
@@ -92,9 +93,9 @@ def test_the_reader_follows_events_across_chunks_and_connections() -> None:
         runner, url = await serve("/v1/topics/t/records", "GET", events)
         try:
             reading = asyncio.ensure_future(read(the_link, url, "t", sse=True))
-            await asyncio.wait_for(the_link.arrived.wait(), 300)
+            await asyncio.wait_for(the_link.arrived.wait(), WITHIN_S)
             the_link.stopped.set()
-            got = await asyncio.wait_for(reading, 300)
+            got = await asyncio.wait_for(reading, WITHIN_S)
         finally:
             await runner.cleanup()
         assert got.seq.tolist() == [0, 1, 2]

@@ -50,6 +50,7 @@ def test_a_batch_is_cut_into_chunks_without_gap_or_repeat(lengths: list[int]) ->
     st.integers(1, 30),
     st.integers(0, 80),
 )
+@pytest.mark.heavy
 def test_take_gives_what_a_plain_loop_would(
     batches: list[list[bytes]], data: st.DataObject, max_records: int, max_bytes: int
 ) -> None:

@@ -151,14 +151,14 @@ def test_a_flipped_bit_in_the_write_ahead_log_is_not_taken_for_its_end(tmp_path:
 
 def test_space_of_trimmed_records_returns_in_the_background(tmp_path: Path) -> None:
     async def scenario(bus: EmbeddedBus) -> None:
-        bus._compactor = compactor = Compactor(bus._db, worth_bytes=4 << 20)
+        bus.compactor = compactor = Compactor(bus.db, worth_bytes=4 << 20)
         for _ in range(8):
             await bus.append({T0: [os.urandom(1 << 20)], ("t", 1): [os.urandom(1 << 16)]})
         before = bus.disk_bytes()
         await bus.trim("t", 0, 8)
-        assert compactor._task is not None
-        await compactor._task
-        await asyncio.to_thread(bus._db.flush)
+        assert compactor.task is not None
+        await compactor.task
+        await asyncio.to_thread(bus.db.flush)
         assert bus.disk_bytes() < before - (6 << 20)
         assert len(await bus.read("t", 1, 0, 99)) == 8
 
@@ -168,11 +168,11 @@ def test_space_of_trimmed_records_returns_in_the_background(tmp_path: Path) -> N
 def test_space_of_few_trimmed_records_returns_on_demand(tmp_path: Path) -> None:
     async def scenario(bus: EmbeddedBus) -> None:
         await bus.append({T0: [os.urandom(1 << 20)] * 8})
-        await asyncio.to_thread(bus._db.flush)
+        await asyncio.to_thread(bus.db.flush)
         before = bus.disk_bytes()
         await bus.reclaim()
         await bus.trim("t", 0, 8)
-        assert bus._compactor._task is None, "too little to be worth it"
+        assert bus.compactor.task is None, "too little to be worth it"
         await bus.reclaim()
         assert bus.disk_bytes() < before - (6 << 20)
         await bus.reclaim()
@@ -180,9 +180,10 @@ def test_space_of_few_trimmed_records_returns_on_demand(tmp_path: Path) -> None:
     with_bus(tmp_path, scenario)
 
 
+@pytest.mark.heavy
 def test_closing_does_not_wait_for_a_long_compaction(tmp_path: Path) -> None:
     async def scenario(bus: EmbeddedBus) -> None:
-        bus._compactor = Compactor(bus._db, worth_bytes=1)
+        bus.compactor = Compactor(bus.db, worth_bytes=1)
         await bus.append({T0: [os.urandom(1 << 20)] * 20})
         await bus.trim("t", 0, 19)
 

@@ -14,6 +14,8 @@ from duemq.bus.embedded.wal import cut_torn_end
 from duemq.model.errors import CorruptStore
 from tests.support.node.bus_batches import frames_of
 
+pytestmark = pytest.mark.heavy
+
 PAGE, BLOCK = 4096, 32 << 10
 COUNT, FRAME = 3, b"x" * 100_000
 

@@ -293,12 +293,14 @@ def test_topics_and_dead_letters(shell: Shell) -> None:
     assert shell.code == 4 and "m1" in shell.out
 
 
+@pytest.mark.heavy
 def test_the_command_itself(shell: Shell) -> None:
     assert shell("--version").out == f"duemq {duemq.__version__}\n"
     assert "already delivered" in shell("--help").out
     assert shell("send").code == 2
 
 
+@pytest.mark.heavy
 def test_the_command_starts_without_what_only_servers_need() -> None:
     script = "import sys, duemq.cli.app; duemq.cli.app.command_line(); print(*sys.modules)"
     loaded = set(

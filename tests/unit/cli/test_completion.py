@@ -16,6 +16,8 @@ from typing import ClassVar
 import orjson
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 DUEMQ = Path(sys.executable).parent / "duemq"
 TOPICS = ("orders", "orders.eu", "mails", "$(reboot)", "a b", "-rf", "x;y")
 

@@ -19,6 +19,8 @@ import duemq.client
 from duemq.cli.app import command_line
 from duemq.client import Admin
 
+pytestmark = pytest.mark.heavy
+
 OPTIONS = {"url", "profile", "api_key", "api_key_file", "ca_file", "cert_file", "key_file"}
 
 Run = Callable[..., Result]

@@ -13,6 +13,8 @@ import pytest
 import duemq
 from duemq.cli.app import _DISTRIBUTIONS, _REQUIREMENTS
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -20,6 +20,7 @@ from duemq.cli.exit_codes import Exit
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notifier import Board, Notifier
 from duemq.cli.systemd.watchdog import Watchdog, watchdog
+from tests.support.patience import WITHIN_S
 
 WATCHDOG_S = 0.3
 FOLDER = Path(__file__).parents[3] / "conf" / "systemd"
@@ -51,7 +52,7 @@ class Systemd:
 
     async def until(self, wanted: str) -> list[str]:
         lines: list[str] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WITHIN_S):
             while wanted not in lines:
                 lines += self.received()
                 await asyncio.sleep(0.01)
@@ -121,13 +122,13 @@ def test_one_worker_that_is_not_well_stops_the_pings_of_all(systemd: Systemd) ->
         await asyncio.sleep(WATCHDOG_S * 2)
         assert not {"READY=1", "WATCHDOG=1"}.intersection(systemd.received()), "the other one is not there yet"
         other = Notifier(systemd.address, WATCHDOG_S, watching._notifier.board).of_worker(1)
-        other.note(ready=True)
+        other.record(ready=True)
         await systemd.until("READY=1")
         await asyncio.sleep(WATCHDOG_S * 2)
         systemd.received()
         await asyncio.sleep(WATCHDOG_S * 2)
         assert "WATCHDOG=1" not in systemd.received(), "the other one said nothing more"
-        other.note(ready=True)
+        other.record(ready=True)
         await systemd.until("WATCHDOG=1")
 
     run(systemd, scenario, workers=2)

@@ -24,6 +24,7 @@ from duemq.model.errors import BadConfig
 from duemq.tls.certificates import expiry_of
 from duemq.tls.contexts import server_context
 from duemq.tls.files import TlsFiles
+from tests.support.patience import WITHIN_S
 from tests.support.tls.certificates import Authority
 
 EXPIRY = "duemq_tls_certificate_expiry_timestamp_seconds"
@@ -113,7 +114,7 @@ def test_the_expiry_is_that_of_the_certificate_in_use_and_sighup_takes_the_new_o
         authority.issue("server", valid=timedelta(days=9))
         assert shown() == before
         os.kill(os.getpid(), signal.SIGHUP)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WITHIN_S):
             while shown() == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert shown() == expiry_of(files.cert) == pytest.approx(before + 6 * 86_400, abs=60)

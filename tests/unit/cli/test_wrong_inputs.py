@@ -20,6 +20,8 @@ from typer.main import get_command
 
 from duemq.cli.app import _COMMANDS, command_line
 
+pytestmark = pytest.mark.heavy
+
 GOLDEN = Path(__file__).parent / "wrong_inputs.txt"
 PER_COMMAND = 10
 WITH_JSON = 3  # of them: all take the same way

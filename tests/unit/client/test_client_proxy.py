@@ -23,9 +23,11 @@ def proxies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv(name if request.param == "upper" else name.lower(), PROXY)
 
 
-def transports(client: Any, url: str) -> tuple[Any, Any]:
-    """The one a request to this URL takes, and the one without a proxy."""
-    return client._transport_for_url(httpx.URL(url)), client._transport
+def is_direct(client: Any, url: str | None = None) -> bool:
+    """Whether a request to this URL, or to that of the client, takes no proxy."""
+    http = client._http
+    direct: bool = http._transport_for_url(httpx.URL(url or http.base_url)) is http._transport
+    return direct
 
 
 @pytest.mark.usefixtures("proxies")
@@ -47,13 +49,11 @@ def transports(client: Any, url: str) -> tuple[Any, Any]:
 )
 def test_this_machine_is_reached_directly(url: str | None) -> None:
     with Client(url, "s3cret") as client:
-        used, direct = transports(client._http, str(client._http.base_url))
-        assert used is direct
+        assert is_direct(client)
 
     async def scenario() -> None:
         async with AsyncClient(url, "s3cret") as aio:
-            used, direct = transports(aio._http, str(aio._http.base_url))
-            assert used is direct
+            assert is_direct(aio)
 
     asyncio.run(scenario())
 
@@ -62,8 +62,7 @@ def test_this_machine_is_reached_directly(url: str | None) -> None:
 @pytest.mark.parametrize("url", ["http://duemq.example:8787", "http://10.0.0.1:8787", "https://localhost.example"])
 def test_other_hosts_keep_the_proxies_of_the_environment(url: str) -> None:
     with Client(url) as client:
-        used, direct = transports(client._http, url)
-        assert used is not direct
+        assert not is_direct(client, url)
 
 
 def test_certificates_of_the_environment_are_trusted_on_this_machine(

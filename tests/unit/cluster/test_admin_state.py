@@ -97,6 +97,7 @@ writes = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(-1, 1), st.boo
 
 
 @given(writes=writes, slow=st.integers(0, 5), removed=st.integers(1, 3))
+@pytest.mark.heavy
 def test_who_begins_behind_a_snapshot_knows_the_same_as_who_read_all(writes: Any, slow: int, removed: int) -> None:
     """Changes with versions that lost, snapshots that were appended late, trims of any that is in the log, and removed
     items that are forgotten."""

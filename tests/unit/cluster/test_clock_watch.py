@@ -136,6 +136,7 @@ class Doubtful(Brokers):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(HAPPENINGS, st.integers(-HOUR, HOUR))
+@pytest.mark.heavy
 def test_never_early_by_more_than_the_doubt_and_always_back(
     happenings: list[tuple[str, int]], wrong_at_start: int
 ) -> None:

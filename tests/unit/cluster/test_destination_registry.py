@@ -244,6 +244,7 @@ def test_an_item_of_another_version_is_left_out_and_the_others_go_on(caplog: pyt
         run(scenario)
 
 
+@pytest.mark.heavy
 def test_what_is_refused() -> None:
     async def scenario(registry: DestinationRegistry) -> None:
         for fields, code in (

@@ -97,9 +97,9 @@ async def test_an_id_that_a_broker_did_not_know_yet_is_stored_later() -> None:
     kept = Kept({})
     bus = await logs(records=False)
     logs_of_process = own(kept)
-    del bus._log.ids[LEDGER]
+    del bus.log.ids[LEDGER]
     await logs_of_process.check(bus)
-    bus._log.ids |= IDS
+    bus.log.ids |= IDS
     await logs_of_process.check(bus)
     assert kept.ids == IDS
 

@@ -50,9 +50,9 @@ def test_those_who_waited_in_vain_leave_nothing() -> None:
         stays = asyncio.create_task(progress.wait_until_applied(0, 60))
         for _ in range(20):
             assert not any(await asyncio.gather(*(progress.wait_until_applied(next(offsets), 0) for _ in range(500))))
-            assert progress.waiting == len(progress._waiters) == 1 and len(progress._offsets) <= 2
+            assert progress.waiting == len(progress.waiters) == 1 and len(progress.offsets) <= 2
         progress.publish(entry(1))
-        assert await stays and not progress._waiters
+        assert await stays and not progress.waiters
 
     asyncio.run(scenario())
 
@@ -98,7 +98,7 @@ def test_an_entry_that_is_published_again_is_kept_once() -> None:
     for number in range(100):
         for _ in range(1 + (number % 7 == 0)):  # a shard that changes its role publishes its last entry
             progress.publish(cycle(number))
-    assert progress.applied == 500 and len(progress._recent) == 100
+    assert progress.applied == 500 and len(progress.recent) == 100
     assert progress.answer(400) is not None and progress.answer(399) is None
 
 
@@ -108,7 +108,7 @@ def test_a_replica_that_goes_back_follows_once_more() -> None:
     for number in (*range(50), *range(30, 100)):
         progress.publish(cycle(number))
         assert progress.applied == 5 * number + 5
-    assert len(progress._recent) == 100 and progress.answer(400) is not None
+    assert len(progress.recent) == 100 and progress.answer(400) is not None
 
 
 def test_answers_of_a_history_that_may_be_void_are_forgotten() -> None:

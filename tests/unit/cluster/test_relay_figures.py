@@ -14,6 +14,7 @@ from duemq.cluster.relays.figures import BUCKETS_MS, RelayFigures, merged, quant
 from duemq.cluster.relays.log import RelayFiguresPublisher, RelayFiguresReader
 from duemq.cluster.topics.internal_topics import RELAYS
 from duemq.model.messages.record import pack_record
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,7 @@ class Site:
 async def running(run: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     task = asyncio.create_task(run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WITHIN_S):
             yield
     finally:
         task.cancel()

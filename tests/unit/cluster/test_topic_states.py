@@ -12,6 +12,7 @@ from duemq.bus.base import NO_LEADER, TopicInfo, TopicState, WriteRefused
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.topics.topic_states import LOOKED_UP, NOT_ASKED, UNKNOWN_TOPIC, TopicStates
 from duemq.model.errors import BadConfig, LogFailed, Rejected, Unavailable
+from tests.support.patience import WITHIN_S
 
 WAITS = (1_000, 5_000, 10_000, 30_000)
 NOW = 1_700_000_000_000
@@ -50,7 +51,7 @@ class Broker(MemoryBus):
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 300))
+    asyncio.run(asyncio.wait_for(test(), WITHIN_S))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_a_look_up_that_always_fails_after_its_time_is_up_is_heard() -> None:
             for patience_s in (0.0, 0.01):
                 _, refused = await topic_states.ready({"bad"}, now, WAITS, patience_s)
                 assert refused["bad"].reason == LOOKED_UP
-                await asyncio.wait(topic_states._lookups.values())
+                await asyncio.wait(topic_states.lookups.values())
                 now = refused["bad"].until
                 _, refused = await topic_states.ready({"bad"}, now, WAITS, patience_s)
                 assert refused["bad"].reason == "not_authorized" and refused["bad"].counts
@@ -142,7 +143,7 @@ def test_a_look_up_that_always_fails_after_its_time_is_up_is_heard() -> None:
         assert refused["bad"].times == 6, "its pauses grow, and it is told once"
         broker.error = None
         await topic_states.ready({"bad"}, now, WAITS, 0.0)
-        await asyncio.wait(topic_states._lookups.values())
+        await asyncio.wait(topic_states.lookups.values())
         known, _ = await topic_states.ready({"bad"}, now, WAITS, 0.0)
         assert known == {"bad": TopicState(1)}
 
@@ -215,7 +216,7 @@ def test_what_is_shown_and_remembered_is_bounded() -> None:
         for number in range(3_000):
             topic_states.refuse(f"t{number:04}", "refused", NOW + number * 10, WAITS, "x" * 10_000)
         assert len(topic_states.troubles(NOW + 30_000)) == 16
-        assert len(topic_states._refusals) <= 1_000
+        assert len(topic_states.refusals) <= 1_000
         assert max(map(len, topic_states.troubles(NOW + 30_000).values())) == 200
 
     run(test)
@@ -236,6 +237,6 @@ def test_refusals_have_a_bound_and_those_that_were_noted_last_are_known() -> Non
         topic_states.refuse(f"topic-{number}", LOOKED_UP, NOW, WAITS, absent=True)
         topic_states.refuse(f"topic-{number}", "not_authorized", NOW, WAITS)
         topic_states.refuse("always", "not_authorized", NOW + number * WAITS[-1], WAITS)
-    assert len(topic_states._refusals) == len(topic_states._lookup_refusals) == 1_000
-    assert topic_states._refusals["always"].times == 3_000
+    assert len(topic_states.refusals) == len(topic_states.lookup_refusals) == 1_000
+    assert topic_states.refusals["always"].times == 3_000
     assert topic_states.trouble("topic-2999", NOW) and not topic_states.trouble("topic-0", NOW)

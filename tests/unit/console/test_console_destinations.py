@@ -33,7 +33,7 @@ async def declare(site: ConsoleSite, figures: dict[str, Any] | None = None, repl
         return reply
 
     relay = RelayAccess(test, lambda name: figures)
-    site.app._service = replace(site.app._service, relay=relay)
+    site.app.service = replace(site.app.service, relay=relay)
 
 
 @pytest.mark.parametrize("figures", [FIGURES, {}, None])

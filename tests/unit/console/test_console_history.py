@@ -113,7 +113,7 @@ def test_figures_survive_the_way_between_processes_also_from_a_newer_one() -> No
 
 def test_one_event_is_made_for_all_who_look_and_streams_are_bounded() -> None:
     async def scenario(site: ConsoleSite) -> None:
-        service = site.app._service
+        service = site.app.service
         history = service.history
         history.streams = MAX_STREAMS
         assert (await site.ask("GET", "/live")).status_code == 503
@@ -131,7 +131,7 @@ def test_one_event_is_made_for_all_who_look_and_streams_are_bounded() -> None:
 def test_a_stream_for_some_topics_neither_shows_others_nor_is_shown_to_others() -> None:
     async def scenario(site: ConsoleSite) -> None:
         site.gateway.refusing = {"payments": "no broker leads it"}
-        service = site.app._service
+        service = site.app.service
         grant = Grant("k", frozenset((Scope.READ,)), topics=("orders",))
         limited = replace(service, gateway=LimitedGateway(service.gateway, grant, lambda count: None))
         await site.app.history.sample()

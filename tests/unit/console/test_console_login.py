@@ -191,7 +191,7 @@ def test_logins_of_one_key_end_none_of_others_sessions_and_have_a_rate() -> None
         site.headers = {}
 
         async def status_of_login(key: str) -> int:
-            site._http.cookies.clear()
+            site.http.cookies.clear()
             return (await site.ask("POST", "/login", {"key": key})).status_code
 
         answers = [await status_of_login(viewer) for _ in range(LOGINS_PER_S + 5)]
@@ -204,7 +204,7 @@ def test_logins_of_one_key_end_none_of_others_sessions_and_have_a_rate() -> None
         assert sorted(one["created_at"] for one in kept) == [NOW + number for number in range(5, MAX_OF_CALLER + 5)]
         for number in range(MAX_SESSIONS):  # even if there is no place at all
             await site.admin.sessions.begin(new_session(f"c{number % 9}", "user", NOW, NOW + HOUR_MS)[0])
-        site._http.cookies.clear()
+        site.http.cookies.clear()
         site.headers = admin
         assert (await site.ask("GET", "/keys")).status_code == 200
 

@@ -32,7 +32,7 @@ def problems_of(text: str) -> dict[str, str]:
 async def declare(site: ConsoleSite, figures: dict[str, Any] | None, **fields: Any) -> None:
     one = {"name": "mail", "url": "https://mail.example.com", "topics": ["mails"]}
     await site.admin.destinations.declare(one | fields, None, "test")
-    site.app._service = replace(site.app._service, relay=RelayAccess(figures=lambda name: figures))
+    site.app.service = replace(site.app.service, relay=RelayAccess(figures=lambda name: figures))
 
 
 async def later(site: ConsoleSite) -> None:

@@ -18,6 +18,8 @@ from duemq.client.consumer.kafka.assignors import Seat, assignor, mismatches, sh
 from duemq.election.allocation import StrategyName
 from duemq.model.errors import Rejected
 
+pytestmark = pytest.mark.heavy
+
 NAMES = st.from_regex(r"[a-z]{1,2}-[0-9]", fullmatch=True)
 SEATS = st.dictionaries(
     NAMES,

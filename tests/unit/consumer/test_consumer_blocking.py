@@ -21,9 +21,9 @@ async def test_whatever_a_handler_in_a_thread_raises_is_a_failure(error: BaseExc
     def fail(message: Message) -> None:
         raise error
 
-    async with working(blocking._consumer, Log({TOPIC: 2})) as back:
+    async with working(blocking.consumer, Log({TOPIC: 2})) as back:
         await until(lambda: len(back.sent) == 2)
-    blocking._threads.shutdown()
+    blocking.threads.shutdown()
 
 
 async def test_a_message_that_waits_for_a_thread_uses_up_no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,8 +37,8 @@ async def test_a_message_that_waits_for_a_thread_uses_up_no_retries(monkeypatch:
         if message.record.offset == 0:
             gate.wait()  # a call without a time-out
 
-    consumer, log = blocking._consumer, Log({TOPIC: 2})
-    route = consumer._routes.only("orders")
+    consumer, log = blocking.consumer, Log({TOPIC: 2})
+    route = consumer.routes.only("orders")
     assert route is not None and route.queued is not None
     queued = route.queued
 
@@ -57,4 +57,4 @@ async def test_a_message_that_waits_for_a_thread_uses_up_no_retries(monkeypatch:
         assert attempts == [(0, 1), (1, 1)] and len(back.sent) == 1
     finally:
         gate.set()
-        blocking._threads.shutdown()
+        blocking.threads.shutdown()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 from duemq.client.consumer import Consumer, ConsumerOptions
@@ -15,6 +17,7 @@ print(*(name for name in sys.modules if name.startswith(("aiokafka", "duemq.bus.
 """
 
 
+@pytest.mark.heavy
 def test_a_consumer_of_another_log_loads_no_kafka_client() -> None:
     loaded = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == []

@@ -86,7 +86,7 @@ async def test_it_is_told_when_there_is_room(in_place: bool, removed: int) -> No
     for _ in range(removed - 1):
         assert here.full
         here.remove(10)
-    assert not here._there.is_set()
+    assert not here.there.is_set()
     here.remove(10)
     assert await waiting and not here.full
     assert not await here.wait(4, 0)

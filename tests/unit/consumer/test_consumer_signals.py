@@ -13,6 +13,7 @@ import pytest
 
 from duemq.client.consumer import Consumer
 from duemq.client.consumer.signals import stopped_by_signals
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +43,7 @@ async def test_all_consumers_of_a_process_stop(number: int, before: list[Any]) -
             await stop.wait()
         ended.append(group)
 
-    async with asyncio.timeout(300), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as group:
         for name in ("a", "b"):
             group.create_task(run(name))
         await asyncio.sleep(0)
@@ -70,7 +71,7 @@ async def test_a_loop_keeps_the_handlers_it_has(before: list[Any]) -> None:
     called, stop, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, called.set)
     try:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             with stopped_by_signals(stop):
                 os.kill(os.getpid(), signal.SIGTERM)
                 await stop.wait()
@@ -104,7 +105,7 @@ async def test_a_signal_ends_a_start_that_takes_long(before: list[Any], monkeypa
         await asyncio.sleep(3_600)
 
     monkeypatch.setattr(consumer, "start", start)
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         running = asyncio.create_task(consumer.run())
         await starting.wait()
         os.kill(os.getpid(), signal.SIGTERM)

@@ -64,16 +64,18 @@ def test_a_broadcasting_member_without_a_home_is_told_what_to_set(monkeypatch: p
     assert refused.value.field == "offsets_folder"
 
 
-def test_a_source_passes_options_on() -> None:
-    async def run() -> None:
-        options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
-        source = KafkaMessageSource("g", "127.0.0.1:1", options, ["t"], (), changes([]))
-        try:
-            assert source._kafka._client._client_id == "mine" and source._kafka._max_poll_interval_ms == 9
-        finally:
-            await source.stop()
+def test_a_source_passes_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: dict[str, object] = {}
 
-    asyncio.run(run())
+    def consumer(**settings: object) -> Group:
+        passed.update(settings)
+        return Group()
+
+    monkeypatch.setattr("duemq.client.consumer.kafka.source.new_consumer", consumer)
+    monkeypatch.setattr("duemq.client.consumer.kafka.source.start_without_topics", lambda kafka: None)
+    options = ConsumerOptions(kafka={"client_id": "mine", "linger_ms": 5, "max_poll_interval_ms": 9})
+    KafkaMessageSource("g", "127.0.0.1:1", options, ["t"], (), changes([]))
+    assert (passed["client_id"], passed["max_poll_interval_ms"]) == ("mine", 9) and "linger_ms" not in passed
 
 
 # --- the file of a broadcasting member --------------------------------------------------------------------------------
@@ -124,19 +126,19 @@ def test_a_topic_with_another_id_is_read_anew() -> None:
     """Also where its log has become longer than the old one was, and no fetch fails."""
 
     async def use(source: KafkaMessageSource) -> None:
-        identity, source._changes.moving = source._identity, True
-        source._changes.doubt()
-        assert not await identity.compare() and source._changes.in_doubt.is_set()
-        source._changes.moving = False
+        identity, source.changes.moving = source.identity, True
+        source.changes.doubt()
+        assert not await identity.compare() and source.changes.in_doubt.is_set()
+        source.changes.moving = False
         kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
-        assert await identity.compare() and not source._changes.in_doubt.is_set()
-        assert source._parking.parked == {T0: ANEW}
+        assert await identity.compare() and not source.changes.in_doubt.is_set()
+        assert source.parking.parked == {T0: ANEW}
         kafka.id <<= 40
         assert await identity.compare()
-        assert source._parking.parked == {T0: ANEW, T1: ANEW, RETRY: ANEW}, "none says what it is of, but it changed"
-        await source._store({T0: 10, T1: 10, RETRY: 10}, source._changes.turn)
-        source._parking.parked.clear()
-        assert await identity.compare() and not source._parking.parked
+        assert source.parking.parked == {T0: ANEW, T1: ANEW, RETRY: ANEW}, "none says what it is of, but it changed"
+        await source.store({T0: 10, T1: 10, RETRY: 10}, source.changes.turn)
+        source.parking.parked.clear()
+        assert await identity.compare() and not source.parking.parked
 
     kafka = Group()
     with_source(kafka, use)
@@ -146,16 +148,16 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
     kafka = Group()
 
     async def use(source: KafkaMessageSource) -> None:
-        source._starts.known_topics |= {"t", "long ago"}
-        source._changes.doubt()
+        source.starts.known_topics |= {"t", "long ago"}
+        source.changes.doubt()
         assert not await source.save({T0: FetchPosition(3, 5)}), "nobody knows yet which log this is"
-        assert await source._identity.compare()
+        assert await source.identity.compare()
         assert await source.save({T0: FetchPosition(3, 5), RETRY: FetchPosition(1, 1)})
         assert kafka.commits == {
             T0: OffsetAndMetadata(3, metadata_of(5, "00000000", commit=3)),
             RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"], 1)),
         }
-        source._parking.park({T0: 9})  # its log may be another one by now
+        source.parking.park({T0: 9})  # its log may be another one by now
         assert set(await source.save({T0: FetchPosition(9, 9), T1: FetchPosition(4, 4)})) == {T1}
         assert (kafka.commits[T0].offset, kafka.commits[T1].offset) == (3, 4)
         kafka.fails = [IllegalGenerationError()]
@@ -178,15 +180,15 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
         assert await source.save({RETRY: FetchPosition(1, 2)})
         assert kafka.commits == {RETRY: OffsetAndMetadata(1, metadata_of(2, commit=1))}
         kafka.commits[T0] = OffsetAndMetadata(5, "")  # another member has begun with it
-        await source._check_partitions()
+        await source.check_partitions()
         assert kafka.commits[RETRY] == OffsetAndMetadata(1, metadata_of(2, "00000000", ["t"], 1))
         requests = kafka.requests
-        await source._check_partitions()
+        await source.check_partitions()
         assert kafka.requests == requests, "only when it changes"
-        source._starts.known_topics.clear()
-        await source._changes.on_partitions_assigned([RETRY])
-        source._changes.confirm(source._changes.doubts)
-        await source._check_partitions()
+        source.starts.known_topics.clear()
+        await source.changes.on_partitions_assigned([RETRY])
+        source.changes.confirm(source.changes.doubts)
+        await source.check_partitions()
         assert kafka.requests == requests, "where it is in the partition of retries is not known yet"
 
     with_source(kafka, use)
@@ -206,7 +208,7 @@ def test_a_pull_that_finds_no_place_parks_its_partition() -> None:
         kafka.getmany = getmany
         for _ in range(4):
             assert await source.pull(0, 1) == {}
-        assert source._parking.parked == {T0: None, T1: 7}
+        assert source.parking.parked == {T0: None, T1: 7}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duemq.client.consumer.kafka.source._AGAIN_S", 0.0)
@@ -224,10 +226,10 @@ def test_the_place_of_records_that_are_kept_back_is_not_known() -> None:
     async def use(source: KafkaMessageSource) -> None:
         assert await source.position(T0) == 7
         kafka.getmany = getmany
-        source._changes.doubt()
+        source.changes.doubt()
         pulling = asyncio.create_task(source.pull(0, 1))
         await asyncio.sleep(0)
-        source._changes.confirm(source._changes.doubts)
+        source.changes.confirm(source.changes.doubts)
         assert await source.position(T0) is None, "it is sure which log it is, and the pull has not gone on yet"
         assert await pulling == {T0: ["a record"]}
         assert await source.position(T0) == 7
@@ -243,22 +245,22 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
         raise OffsetOutOfRangeError({T0: 21})
 
     async def use(source: KafkaMessageSource) -> None:
-        assert await source._identity.compare()
+        assert await source.identity.compare()
         assert await source.save({T0: FetchPosition(15, 15), T1: FetchPosition(15, 15)})
         kafka.id <<= 40
         kafka.getmany = getmany
         assert await source.pull(0, 1) == {}
-        work = [asyncio.create_task(each) for each in (source._parking.run(), source._compare_often())]
+        work = [asyncio.create_task(each) for each in (source.parking.run(), source.compare_often())]
         async with asyncio.timeout(10):
-            while kafka.paused or source._changes.in_doubt.is_set():  # noqa: ASYNC110
+            while kafka.paused or source.changes.in_doubt.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         for each in work:
             each.cancel()
         await asyncio.wait(work)
         assert kafka.places == {T0: 10, T1: 10, RETRY: 10}
-        anew = source._starts.ids["t"][:8]
+        anew = source.starts.ids["t"][:8]
         assert kafka.commits[T0] == kafka.commits[T1] == OffsetAndMetadata(10, metadata_of(10, anew, commit=10))
-        assert await source._identity.compare() and not source._parking.parked
+        assert await source.identity.compare() and not source.parking.parked
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duemq.client.consumer.kafka.parked_partitions._OTHERS_S", 0.0)
@@ -275,11 +277,11 @@ def test_a_group_that_mirrormaker_copied_goes_on_where_its_offset_is(topic_id: s
         place = FetchPosition(15, 19, done)
         own = with_done(metadata_of(19, topic_id, commit=15), place)
         kafka.commits = {T0: OffsetAndMetadata(12, own), T1: OffsetAndMetadata(15, own)}
-        assert await source._compare()
-        assert T0 not in source._parking.parked, "it was copied: the ids of two clusters differ"
-        assert (source._parking.parked.get(T1) == ANEW) is (topic_id is not None), "it is of this cluster"
-        assert T0 not in source._identity.done, "what is done is relative to the offset that it was written for"
-        assert source._identity.done.get(T1) == (None if topic_id else done)
+        assert await source.compare()
+        assert T0 not in source.parking.parked, "it was copied: the ids of two clusters differ"
+        assert (source.parking.parked.get(T1) == ANEW) is (topic_id is not None), "it is of this cluster"
+        assert T0 not in source.identity.done, "what is done is relative to the offset that it was written for"
+        assert source.identity.done.get(T1) == (None if topic_id else done)
 
     with_source(kafka, use)
 
@@ -298,18 +300,18 @@ def test_an_offset_beyond_the_end_that_is_met_while_the_ids_are_asked_for() -> N
     kafka: Any = Group()
 
     async def use(source: KafkaMessageSource) -> None:
-        source._starts.ids["t"] = "f" * 32
-        source._changes.doubt()
+        source.starts.ids["t"] = "f" * 32
+        source.changes.doubt()
 
         def meet() -> None:
             kafka.on_ask = lambda: None
-            source._changes.doubt()
-            source._parking.park({T0: 15})
+            source.changes.doubt()
+            source.parking.park({T0: 15})
 
         kafka.on_ask = meet
-        assert not await source._compare() and source._parking.parked[T0] == ANEW
-        assert await source._compare()
-        assert source._parking.parked[T0] == ANEW, "it is found once only: none of its offsets says what it is of"
+        assert not await source.compare() and source.parking.parked[T0] == ANEW
+        assert await source.compare()
+        assert source.parking.parked[T0] == ANEW, "it is found once only: none of its offsets says what it is of"
 
     with_source(kafka, use)
 
@@ -319,19 +321,19 @@ def test_what_was_read_of_a_log_that_is_gone_is_not_stored_when_partitions_move(
     kafka = Group()
 
     async def use(source: KafkaMessageSource) -> None:
-        assert await source._compare()
+        assert await source.compare()
         kafka.id <<= 40
-        assert await source._compare() and source._parking.parked.keys() == {T0, T1, RETRY}
+        assert await source.compare() and source.parking.parked.keys() == {T0, T1, RETRY}
         stored = list[Collection[TopicPartition]]()
 
         async def leave(_: object) -> None:
             stored.append(await source.save({T0: FetchPosition(15, 15)}))
 
-        source._changes._lost = leave
-        await source._changes.on_partitions_revoked([T0, T1, RETRY])
+        source.changes._lost = leave
+        await source.changes.on_partitions_revoked([T0, T1, RETRY])
         assert not any(stored) and len(stored) == 1 and not kafka.commits
-        await source._changes.on_partitions_assigned([T0])
-        assert await source._compare() and await source.save({T0: FetchPosition(3, 3)})
+        await source.changes.on_partitions_assigned([T0])
+        assert await source.compare() and await source.save({T0: FetchPosition(3, 3)})
 
     with_source(kafka, use)
 
@@ -347,19 +349,19 @@ def test_nothing_is_handled_before_it_is_known_which_log_it_is_of() -> None:
     async def use(source: KafkaMessageSource) -> None:
         kafka.getmany = getmany
         assert await source.pull(0, 1) == records
-        source._changes.doubt()
+        source.changes.doubt()
         pulling = asyncio.create_task(source.pull(0, 1))
         await asyncio.sleep(0)
         assert not pulling.done()
-        source._parking.park({T0: ANEW})
-        source._changes.confirm(source._changes.doubts)
+        source.parking.park({T0: ANEW})
+        source.changes.confirm(source.changes.doubts)
         assert await pulling == {T1: ["of the same"]}
-        source._changes.doubt()
+        source.changes.doubt()
         pulling = asyncio.create_task(source.pull(0, 1))
         await asyncio.sleep(0)
-        await source._changes.on_partitions_revoked([T0, T1])
-        await source._changes.on_partitions_assigned([T0, T1])
-        source._changes.confirm(source._changes.doubts)
+        await source.changes.on_partitions_revoked([T0, T1])
+        await source.changes.on_partitions_assigned([T0, T1])
+        source.changes.confirm(source.changes.doubts)
         assert await pulling == {}, "they came again, and begin at what is committed"
 
     with_source(kafka, use)
@@ -385,8 +387,8 @@ def test_a_look_for_topics_goes_on_whatever_it_meets(
                 raise answer
             return answer  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(source, "_check_partitions", look)
-        looking = asyncio.create_task(source._check_often())
+        monkeypatch.setattr(source, "check_partitions", look)
+        looking = asyncio.create_task(source.check_often())
         async with asyncio.timeout(10):
             await enough.wait()
         looking.cancel()

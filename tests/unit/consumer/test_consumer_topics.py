@@ -13,6 +13,7 @@ from duemq.client.consumer.kafka import topics as topics_module
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.model.errors import Rejected, Unavailable
+from tests.support.servers.aiokafka_parts import makes_topics, resources_of, topics_of
 
 
 class Admin:
@@ -39,11 +40,11 @@ class Admin:
 
     async def _send_request(self, request: Any) -> Any:
         if hasattr(request, "_resources"):
-            self.altered.append(request._resources)
+            self.altered.append(resources_of(request))
             return SimpleNamespace(responses=[(self.alter_error, "no", 2, "")])
-        assert request._allow_auto_topic_creation is False
+        assert makes_topics(request) is False
         found = []
-        for topic in request._topics:
+        for topic in topics_of(request):
             count = self.topics.get(topic, 0)
             code = 29 if count is None else 0 if count else 3
             found.append((code, topic, False, [()] * (count or 0)))

@@ -10,11 +10,12 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, RetryLater
-from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.base import FetchPosition, PartitionsMoved
 from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
 from duemq.client.consumer.retry.headers import RetryOrigin, returned
 from duemq.client.consumer.retry.policy import DeadLetter, Policy, Wait
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,9 @@ class Log:
         self.unsure: set[TopicPartition] = set()  # their places are not stored
         self.away = False
         self.calls: list[str] = []
-        self.consumer: Consumer | None = None
+        self.lost: PartitionsMoved | None = None
+
+    async def start(self) -> None: ...
 
     async def _answer(self, what: str) -> None:
         self.calls.append(what)
@@ -71,8 +74,12 @@ class Log:
 
     async def let_go(self) -> None:
         await self._answer("let go")
-        assert self.consumer is not None
-        await self.consumer._lost(list(self.consumer._trackers))
+        await self.lose(*self.left)
+
+    async def lose(self, *partitions: TopicPartition) -> None:
+        """They move to another member."""
+        assert self.lost is not None
+        await self.lost(partitions)
 
     async def idle(self) -> None:
         await self._answer("idle")
@@ -86,11 +93,18 @@ def record_of(partition: TopicPartition, offset: int, headers: Mapping[int, obje
 
 
 class Back:
-    """What was sent back."""
+    """What was sent back. Opens `log`."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self.sent: list[tuple[int, Wait | DeadLetter, str]] = []
         self.silent = False
+
+    async def open(
+        self, topics: object, retry: object, gained: PartitionsMoved, lost: PartitionsMoved, report: object
+    ) -> Log:
+        self._log.lost = lost
+        return self._log
 
     async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
         if self.silent:
@@ -104,22 +118,20 @@ class Back:
 
 
 @asynccontextmanager
-async def working(consumer: Consumer, log: Log) -> AsyncIterator[Back]:
-    """As `start` leaves it."""
-    back = Back()
-    log.consumer, consumer._source, consumer._log = consumer, log, back  # type: ignore[assignment]
-    consumer._running = asyncio.create_task(consumer._work())
-    consumer._started.set()
+async def working(consumer: Consumer, log: Log, within_s: float = WITHIN_S) -> AsyncIterator[Back]:
+    back = Back(log)
+    consumer._log = back  # type: ignore[assignment]
+    await consumer.start()
     try:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(within_s):
             yield back
     finally:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(within_s):
             await consumer.stop()
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -227,8 +239,8 @@ async def test_a_stop_does_not_wait_for_a_handler_that_does_not_heed_it() -> Non
 
     async with working(consumer, log):
         await until(lambda: consumer.in_hand == 1)
-        running = consumer._running
-    assert heard and running is not None and not running.done()
+        running = consumer.working
+    assert heard and not running.done()
     released.set()
     await asyncio.wait([running])
 
@@ -249,7 +261,7 @@ async def test_a_stop_waits_for_partitions_that_just_go(fails: bool) -> None:
     async with working(consumer, log) as back:
         await busy.wait()
         await until(lambda: consumer.in_hand == 2)
-        rebalance = asyncio.create_task(consumer._lost([TOPIC]))
+        rebalance = asyncio.create_task(log.lose(TOPIC))
         await asyncio.sleep(0)
         stopping = asyncio.create_task(consumer.stop())
         await until(lambda: "let go" in log.calls)
@@ -267,10 +279,9 @@ async def test_a_lane_that_ends_is_told_and_ends_the_consumer(caplog: pytest.Log
     with pytest.raises(ExceptionGroup):
         async with working(consumer, Log({TOPIC: 1})):
             await until(lambda: consumer.counts.total() == 1)
-            worker, running = consumer._pool._workers[0].task, consumer._running
-            assert worker is not None and running is not None
+            (worker,) = [task for task in asyncio.all_tasks() if task.get_name() == "worker-0"]
             worker.cancel()
-            await asyncio.wait([running])
+            await asyncio.wait([consumer.working])
     assert "consumer of group g ends" in caplog.text
 
 
@@ -287,8 +298,7 @@ async def test_a_cancellation_that_nobody_asked_for_ends_the_consumer_loudly(
     setattr(log, step, cut_off)
     with pytest.raises(ExceptionGroup):
         async with working(consumer, log):
-            assert consumer._running is not None
-            await asyncio.wait([consumer._running])
+            await asyncio.wait([consumer.working])
     assert "consumer of group g ends" in caplog.text and "StrayCancellation" in caplog.text
 
 
@@ -308,7 +318,7 @@ async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.Monkey
         raise TypeError("no such option")
 
     monkeypatch.setattr("duemq.client.consumer.kafka.log.prepare", prepare)
-    monkeypatch.setattr("duemq.client.consumer.kafka.log.Source", no_source)
+    monkeypatch.setattr("duemq.client.consumer.kafka.log.KafkaMessageSource", no_source)
     monkeypatch.setattr(RetryPublisher, "start", nothing)
     monkeypatch.setattr(RetryPublisher, "stop", stop)
     with pytest.raises(TypeError, match="no such option"):

@@ -51,6 +51,7 @@ class World:
 
 
 @given(st.data())
+@pytest.mark.heavy
 def test_what_is_stored_brings_back_what_is_not_done_and_nothing_else(data: st.DataObject) -> None:
     world = World(data.draw(st.lists(st.integers(1, 3), max_size=40)))
     for _ in range(data.draw(st.integers(0, 40))):

@@ -20,6 +20,7 @@ from duemq.client.consumer.message import message_of
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import RetryOrigin, returned
 from duemq.client.consumer.retry.policy import DeadLetter, Wait
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +55,8 @@ class Producer:
             name.encode()
         self.sent.append((topic, key, value, dict(headers)))
 
+    async def start(self) -> None: ...
+
     async def stop(self) -> None:
         self.stopped += 1
 
@@ -64,15 +67,10 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duemq.client.consumer.kafka.retry_publisher._LONGEST_S", 0.0)
 
 
-def publisher_to(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> RetryPublisher:
+async def publisher_to(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> RetryPublisher:
+    monkeypatch.setattr("duemq.client.consumer.kafka.retry_publisher.new_producer", lambda **settings: producer)
     publisher = RetryPublisher("g", "", ConsumerOptions())
-    publisher._partitions = 4
-
-    async def open_() -> Any:
-        publisher._producer = producer
-        return producer
-
-    monkeypatch.setattr(publisher, "_open", open_)
+    await publisher.start(4)
     return publisher
 
 
@@ -82,7 +80,7 @@ async def test_what_is_too_large_is_a_dead_letter_without_its_value(
 ) -> None:
     producer = Producer(error)
     message = message_of(Plain([("trace", b"t")], value=b"x" * 900), is_retry=False)
-    assert await publisher_to(producer, monkeypatch).send(message, SOON, "boom") == DeadLetter("too_large")
+    assert await (await publisher_to(producer, monkeypatch)).send(message, SOON, "boom") == DeadLetter("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["trace"]) == ("dlq.g", b"k", b"", b"t")
     assert headers["x-duemq-reason"] == b"too_large" and headers["x-duemq-size"] == b"900"
@@ -94,7 +92,7 @@ async def test_what_is_too_large_is_a_dead_letter_without_its_value(
 async def test_a_key_and_headers_that_are_too_large_stay_behind_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer(most=1_000)
     message = message_of(Plain([("trace", b"t" * 2_000)], b"k", b"x" * 900), is_retry=False)
-    assert await publisher_to(producer, monkeypatch).send(message, DeadLetter("retries"), "boom") == DeadLetter(
+    assert await (await publisher_to(producer, monkeypatch)).send(message, DeadLetter("retries"), "boom") == DeadLetter(
         "too_large"
     )
     ((topic, key, value, headers),) = producer.sent
@@ -105,7 +103,7 @@ async def test_who_may_not_write_dead_letters_sends_them_through_duemq(monkeypat
     denied = TopicAuthorizationFailedError("dlq.g")
     producer = Producer(MessageSizeTooLargeError(), denied, denied)
     message = message_of(Plain([("trace", b"t")], value=b"x" * 900), is_retry=False)
-    assert await publisher_to(producer, monkeypatch).send(message, SOON, "boom") == DeadLetter("too_large")
+    assert await (await publisher_to(producer, monkeypatch)).send(message, SOON, "boom") == DeadLetter("too_large")
     ((topic, key, value, headers),) = producer.sent
     assert (topic, key, value, headers["duemq-topic"], headers["DELAY"]) == ("duemq.buffer", None, b"", b"dlq.g", b"0")
     assert (headers["x-duemq-reason"], headers["x-duemq-size"]) == (b"too_large", b"900")
@@ -113,7 +111,8 @@ async def test_who_may_not_write_dead_letters_sends_them_through_duemq(monkeypat
 
 async def test_a_right_that_is_missing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer(TopicAuthorizationFailedError("duemq.buffer"))
-    assert await publisher_to(producer, monkeypatch).send(message_of(Plain(), is_retry=False), SOON, "boom") == SOON
+    publisher = await publisher_to(producer, monkeypatch)
+    assert await publisher.send(message_of(Plain(), is_retry=False), SOON, "boom") == SOON
     assert [topic for topic, *_ in producer.sent] == ["duemq.buffer"] and not producer.stopped
 
 
@@ -131,7 +130,7 @@ async def test_what_duemq_would_take_for_malformed_is_a_dead_letter(
     record: Plain, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = Producer()
-    became = await publisher_to(producer, monkeypatch).send(message_of(record, is_retry=False), SOON, "boom")
+    became = await (await publisher_to(producer, monkeypatch)).send(message_of(record, is_retry=False), SOON, "boom")
     ((topic, key, value, headers),) = producer.sent
     assert became == DeadLetter("malformed") and headers["x-duemq-reason"] == b"malformed" and topic == "dlq.g"
     assert (key, value) == ((record.key, record.value) if kept else (None, b""))
@@ -150,7 +149,7 @@ async def test_what_duemq_would_take_for_malformed_is_a_dead_letter(
 async def test_what_is_away_is_tried_again(error: BaseException, closes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a future of the producer's was cancelled by itself: nobody told us to end."""
     producer = Producer(error, error)
-    publisher = publisher_to(producer, monkeypatch)
+    publisher = await publisher_to(producer, monkeypatch)
     assert await publisher.send(message_of(Plain(), is_retry=False), SOON, "boom") == SOON
     assert [topic for topic, *_ in producer.sent] == ["duemq.buffer"]
     assert producer.stopped == 2 * closes
@@ -160,20 +159,19 @@ async def test_a_cancel_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("duemq.client.consumer.kafka.retry_publisher._FIRST_S", 3_600.0)
     monkeypatch.setattr("duemq.client.consumer.kafka.retry_publisher._LONGEST_S", 3_600.0)
     producer = Producer(*[KafkaConnectionError()] * 10)
-    sending = asyncio.create_task(
-        publisher_to(producer, monkeypatch).send(message_of(Plain(), is_retry=False), SOON, "boom")
-    )
+    publisher = await publisher_to(producer, monkeypatch)
+    sending = asyncio.create_task(publisher.send(message_of(Plain(), is_retry=False), SOON, "boom"))
     while len(producer.errors) == 10:  # noqa: ASYNC110
         await asyncio.sleep(0)
     sending.cancel()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         await asyncio.wait([sending])
     assert sending.cancelled()
 
 
 async def names(records: list[Plain], to: Wait | DeadLetter, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     producer = Producer()
-    publisher = publisher_to(producer, monkeypatch)
+    publisher = await publisher_to(producer, monkeypatch)
     for each in records:
         await publisher.send(message_of(each, each.topic == "retry.g"), to, "boom")
     return [headers["duemq-name"] for *_, headers in producer.sent]
@@ -194,7 +192,7 @@ async def test_a_name_is_of_one_record_and_no_other(to: Wait | DeadLetter, monke
 
 async def test_what_does_not_count_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     producer, again = Producer(), returned((), RetryOrigin("orders", 3, 42, "ID", 1), "failed", "boom")
-    publisher = publisher_to(producer, monkeypatch)
+    publisher = await publisher_to(producer, monkeypatch)
     for counts in (True, False):
         await publisher.send(message_of(Plain(again, topic="retry.g"), is_retry=True), Wait("after", 5, counts), "boom")
     assert [headers["x-duemq-retried"] for *_, headers in producer.sent] == [b"2", b"1"]
@@ -203,7 +201,7 @@ async def test_what_does_not_count_keeps_its_number(monkeypatch: pytest.MonkeyPa
 async def test_null_goes_back_as_null(monkeypatch: pytest.MonkeyPatch) -> None:
     """The header says so to nodes of version 0.1.0, and in a record without a key."""
     producer = Producer()
-    publisher = publisher_to(producer, monkeypatch)
+    publisher = await publisher_to(producer, monkeypatch)
     for key in (b"k", None):
         await publisher.send(message_of(Plain(key=key, value=None), is_retry=False), SOON, "boom")
     assert [(value, headers["x-duemq-null"]) for _, _, value, headers in producer.sent] == [(None, b"1"), (b"", b"1")]

@@ -13,6 +13,7 @@ from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import OffsetTracker
 from duemq.client.consumer.work.work import Route, Work
 from duemq.client.consumer.work.worker_pool import WorkerPool
+from tests.support.patience import WITHIN_S
 from tests.unit.consumer.test_consumer_values import Plain
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +49,7 @@ class Owner:
         self.pauses.append(0.0)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             while len(self.ends) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
@@ -106,7 +107,7 @@ async def test_one_of_a_key_at_once_in_their_order() -> None:
         assert [each for each in order if first <= each < first + 100] == [
             each for offset in range(first, first + 5) for each in (offset, offset)
         ]
-    assert pool._keys == {}
+    assert pool.keys == {}
 
 
 async def test_a_failed_one_keeps_its_key_and_only_that() -> None:
@@ -204,7 +205,7 @@ async def test_a_partition_that_goes_takes_along_what_was_not_begun() -> None:
         pool.put(works(Route(handle, 60), going, 1, "c", 300))
         await owner.until(8)
     assert ("done", 0) in owner.ends and ("released", 300) in owner.ends
-    assert pool._keys == {}
+    assert pool.keys == {}
 
 
 async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
@@ -273,10 +274,11 @@ async def test_whatever_a_handler_raises_is_a_failure() -> None:
 async def test_a_task_that_somebody_else_cancels_ends_the_consumer(number: int) -> None:
     pool = WorkerPool(Owner(), 2, None)
     whole = asyncio.create_task(pool.run())
-    while not any(worker.task for worker in pool._workers) or not pool._resting:  # noqa: ASYNC110
+    name = "time-outs" if number else "worker-0"
+    while not (found := [task for task in asyncio.all_tasks() if task.get_name() == name]):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    names = {task.get_name(): task for task in asyncio.all_tasks()}
-    names["time-outs" if number else "worker-0"].cancel()
+    await asyncio.sleep(0)  # it runs
+    found[0].cancel()
     with pytest.raises(ExceptionGroup, match="unhandled") as ended:
         await whole
     assert "not by the consumer" in repr(ended.value.exceptions)
@@ -316,7 +318,7 @@ async def test_a_stop_ends_a_lane_whatever_its_handler_makes_of_it(ending: str, 
     pool.put(works(Route(handle, 0.01 if late else 60), OffsetTracker(0), 1))
     await (cleaning if late else busy).wait()
     whole.cancel()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(WITHIN_S):
         await asyncio.wait([whole])
     assert whole.cancelled() and owner.ends == [(expected, 0)] and owner.errors == []
 
@@ -378,4 +380,4 @@ async def test_what_waits_for_its_turn_is_let_go_with_its_partition() -> None:
         assert sorted(owner.ends) == [("released", 0), ("released", 1), ("released", 100)]
         turn.set()
         await owner.until(4)
-    assert owner.ends[-1] == ("done", 200) and pool._keys == {}
+    assert owner.ends[-1] == ("done", 200) and pool.keys == {}

@@ -55,7 +55,7 @@ def test_a_message_too_large_for_its_target_is_tried_and_buried_without_delaying
         world = await world_of(tmp_path, {"orders": 1, "dlq": 1})
         node = world.nodes[0]
         assert node.master is not None
-        node.master._dispatch._topic_states._bus = Narrow(world.log)
+        node.topic_states.bus = Narrow(world.log)
         await world.produce([Draft("orders", b"x" * 500, START + 1), Draft("orders", b"small", START + 2)])
         world.now += 10
         await run_until(world, lambda: bool(records(world, "orders")))
@@ -114,7 +114,7 @@ def choosy(world: World, **said: TopicState) -> Choosy:
     bus = Choosy(world.log)
     bus.said = said
     assert world.nodes[0].master is not None
-    world.nodes[0].master._dispatch._topic_states._bus = bus
+    world.nodes[0].topic_states.bus = bus
     return bus
 
 
@@ -172,15 +172,16 @@ def test_a_cycle_waits_for_look_ups_for_a_small_part_of_the_time(tmp_path: Path)
         assert master is not None
         bus = Silent(world.log)
         bus.said = {}
-        master._dispatch._topic_states._bus = bus
+        topic_states = world.nodes[0].topic_states
+        topic_states.bus = bus
         patience: list[float] = []
-        ready = master._dispatch._topic_states.ready
+        ready = topic_states.ready
 
         async def noting(topics: Collection[str], now: int, waits: Sequence[int], patience_s: float) -> Any:
             patience.append(patience_s)
             return await ready(topics, now, waits, patience_s)
 
-        master._dispatch._topic_states.ready = noting  # type: ignore[method-assign, assignment]
+        topic_states.ready = noting  # type: ignore[method-assign, assignment]
         for number in range(20):
             await world.produce_unseen([Draft(f"new{number}", b"x", START), Draft("orders", b"good", START)])
             world.now += 10
@@ -188,7 +189,7 @@ def test_a_cycle_waits_for_look_ups_for_a_small_part_of_the_time(tmp_path: Path)
         assert len(records(world, "orders")) == 20
         assert sum(patience) <= 0.05, "of 200 ms"
         assert world.nodes[0].replica.entry.pending == 20
-        await master._dispatch._topic_states.close()
+        await topic_states.close()
         world.close()
 
     asyncio.run(test())

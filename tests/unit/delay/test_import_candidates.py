@@ -94,7 +94,7 @@ def test_a_decision_costs_what_there_is_to_decide() -> None:
                 assert count < 3
                 yield one
 
-    made._by_window, made._by_time = Few(made._by_window), Few(made._by_time)
+    made.by_window, made.by_time = Few(made.by_window), Few(made.by_time)
     assert made.decide(NOW, NOW) == [FileDecision(4_000, 1, 1)]
 
 

@@ -24,6 +24,7 @@ from duemq.model.messages.row import change_row, plain_row
 
 
 @pytest.mark.parametrize("part", [1, 7, 999, 30_000])
+@pytest.mark.heavy
 def test_quantiles_are_those_of_the_latest_20_000(part: int) -> None:
     values = np.arange(45_000)
     lateness = Lateness()
@@ -37,7 +38,7 @@ def test_quantiles_are_those_of_the_latest_20_000(part: int) -> None:
         "count": 45_000, "p50_ms": round(p50, 1), "p99_ms": round(p99, 1), "max_ms": 44_999,
     }  # fmt: skip
     assert lateness.buckets.sum() == 45_000 and lateness.total_ms == values.sum()
-    assert lateness._latest.nbytes == 80_000
+    assert lateness.latest.nbytes == 80_000
 
 
 @pytest.mark.parametrize("part", [1, 3, 300])

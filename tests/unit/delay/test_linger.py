@@ -37,6 +37,7 @@ def interval_under(load: float, seconds: float = 20.0) -> float:
     linger, now, last, cycles = Linger(ThreadShare()), 0.0, -0.005, 0
     while now < seconds:
         done = work(max(round(2 * load * (now - last)), 1))
+        assert done.cpu_s is not None
         last, now = now, linger.next_start(now, now + done.cpu_s + MS, done, False).for_all
         cycles += 1
     return seconds / cycles

@@ -42,7 +42,7 @@ def test_of_too_many_topics_none_is_forgotten_without_saying_so() -> None:
     for number in range(_MAX_TOPICS + 1):
         assert written.names() is not None
         written.record(entry(number, 5, [f"topic-{number}"]))
-    assert written.names() is None and len(written._written_at) == _MAX_TOPICS
+    assert written.names() is None and len(written.written_at) == _MAX_TOPICS
 
 
 def test_an_entry_lists_its_topics_unless_they_are_too_many() -> None:

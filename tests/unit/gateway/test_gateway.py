@@ -328,7 +328,7 @@ def test_a_shard_that_cannot_be_appended_to_or_read_touches_its_own_messages_alo
     async def scenario(site: Site) -> None:
         append = site.bus.append
 
-        async def part(batches: Batches) -> AppendResults:
+        async def part(batches: Batches, *, for_answer: bool = False) -> AppendResults:
             failures = {where: Unavailable("no broker leads it") for where in batches if where == (BUFFER, 0)}
             results = await append({where: frames for where, frames in batches.items() if where not in failures})
             if failures:

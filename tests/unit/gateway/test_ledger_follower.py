@@ -15,6 +15,7 @@ from duemq.model.log.ledger import Answer, Entry
 from duemq.model.messages.key import make_key
 from duemq.model.messages.record import StoredRecord, pack_record
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
+from tests.support.patience import WITHIN_S
 
 
 class GappyBus(MemoryBus):
@@ -53,7 +54,7 @@ def following(scenario: Callable[[GappyBus, LedgerFollower], Awaitable[None]], b
         assert follower.why_not_ready() is not None
         task = asyncio.create_task(follower.run())
         try:
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(WITHIN_S):
                 await scenario(bus, follower)
         finally:
             task.cancel()

@@ -147,7 +147,7 @@ def test_a_shard_that_holds_its_readers_back_takes_no_connections_from_others() 
             assert await asyncio.gather(*stuck[:64]) == [[5]] * 64
             del stuck, refused, one  # their errors hold on to what they came from
             gc.collect()
-            assert not reader._lanes
+            assert not reader.lanes
 
     asyncio.run(run())
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.house.tree import NAMED_TWICE, ROOT, modules
 
+pytestmark = pytest.mark.heavy
+
 _PARTICIPLE: Final = re.compile(
     r"(?:Not)?(?:[A-Z][a-z]+(?:ed|ing)|Lost|Written|Taken(?:In)?|Held|Sent|Kept|Found|Told)"
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.house.prose import TURNS, Prose, measured, recorded
+
+pytestmark = pytest.mark.heavy
 
 NEW = 2.0  # turns per 1,000 words that a new folder or page may have
 

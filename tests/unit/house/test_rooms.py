@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.house.tree import NAMED_OTHERWISE, PACKAGES, ROOT, circles, modules, named_otherwise, sizes
 
+pytestmark = pytest.mark.heavy
+
 MAX_FILES: Final = 12
 
 

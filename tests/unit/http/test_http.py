@@ -26,6 +26,7 @@ from tests.support.http.http_site import (
     refused,
     with_app,
 )
+from tests.support.patience import WITHIN_S
 
 
 def test_a_message_gets_a_receipt() -> None:
@@ -285,7 +286,7 @@ def test_a_cancel_by_filter_stops_when_nobody_waits_for_it() -> None:
     path = "/v1/messages:cancel"
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
-    asyncio.run(asyncio.wait_for(app(scope, receive, send), 300))
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), WITHIN_S))
     assert len(gateway.changes) == 3 and not sent
 
 

@@ -83,7 +83,7 @@ def test_a_request_without_a_key_is_counted_once_however_long_its_answer_takes()
     async def scenario(site: Site) -> None:
         await site.ask("GET", "/v1/limits")
         stream = {"type": "http", "method": "GET", "path": "/v1/topics/t/records", "headers": []}
-        assert all(site.app._service.access.is_granted(stream) for _ in range(60))
+        assert all(site.app.service.access.is_granted(stream) for _ in range(60))
         assert site.keys.keyless.count(site.now) == 1
 
     with_site(scenario)

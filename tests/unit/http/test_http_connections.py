@@ -130,7 +130,7 @@ def test_a_client_that_does_not_read_makes_room_at_once_for_the_next_one() -> No
     assert [fake.closed for fake in fakes] == [True, False, True], "who has read since is spared"
     connections.remove(cast(Any, fakes[1]))
     connections.reads(cast(Any, last))
-    assert connections._unsent == 0
+    assert connections.unsent == 0
 
 
 def test_what_is_unsent_is_bounded_and_the_log_counts(caplog: pytest.LogCaptureFixture) -> None:

@@ -66,7 +66,7 @@ def with_destinations(scenario: Callable[[Destinations], Awaitable[None]]) -> No
         app = site.http._transport.app  # type: ignore[attr-defined]
         ingress = Ingress(MessageLimits(), destinations=lambda: site.admin.destinations.by_name)
         relay = RelayAccess(site.test, site.figures.get, site.ended)
-        app._service = replace(app._service, relay=relay, ingress=ingress)
+        app.service = replace(app.service, relay=relay, ingress=ingress)
         await scenario(site)
 
     asyncio.run(site.run(run))
@@ -139,7 +139,7 @@ def test_what_is_refused_names_the_field_and_tells_no_secret(caplog: pytest.LogC
         )
         assert replaced.status_code == 201 and replaced.json()["credentials"] == ["headers", "password", "username"]
         assert replaced.json()["rate"] == 0
-        await site.admin.trail._flush()
+        await site.admin.trail.flush()
         trail = await site.ask("GET", "/v1/trail?limit=1000")
         done = [(entry["action"], entry["code"]) for entry in trail.json()["entries"]]
         assert ("POST /v1/destinations", "") in done and ("PATCH /v1/destinations/{name}", "bad_field") in done

@@ -241,9 +241,9 @@ def test_the_strongest_role_counts(values: list[str], role: tuple[str, tuple[str
 
 
 def test_roles_are_found_inside_of_objects() -> None:
-    assert tokens._values({"realm_access": {"roles": ["a", 1]}}, "realm_access.roles") == ["a"]
-    assert tokens._values({"https://x.example/roles": "a b"}, "https://x.example/roles") == ["a", "b"]
-    assert tokens._values({"roles": 5}, "roles.x") == tokens._values({}, "roles") == []
+    assert tokens.values_at({"realm_access": {"roles": ["a", 1]}}, "realm_access.roles") == ["a"]
+    assert tokens.values_at({"https://x.example/roles": "a b"}, "https://x.example/roles") == ["a", "b"]
+    assert tokens.values_at({"roles": 5}, "roles.x") == tokens.values_at({}, "roles") == []
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.response.render import records_bytes
 from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.settings import HttpSettings
+from tests.support.patience import WITHIN_S
 
 ID = "Aa0-_" + "z" * 27
 SYSTEM = {"duemq-id": ID, "duemq-due": "1795255200000", "duemq-attempt": "1"}
@@ -89,7 +90,7 @@ def with_site(scenario: Scenario) -> None:
     async def run() -> None:
         site = Site()
         await site.bus.create_topic("t", 3)
-        async with asyncio.timeout(300), site.http:
+        async with asyncio.timeout(WITHIN_S), site.http:
             await scenario(site)
 
     asyncio.run(run())

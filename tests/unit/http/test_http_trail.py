@@ -21,7 +21,7 @@ from tests.unit.http.test_http_access import Site, with_site
 
 
 async def entries_of(site: Site, key: str = "") -> list[dict[str, Any]]:
-    await site.admin.trail._flush()
+    await site.admin.trail.flush()
     document = (await site.ask("GET", "/v1/trail", key)).json()
     entries: list[dict[str, Any]] = document["entries"]
     return entries
@@ -79,7 +79,7 @@ def test_an_act_is_what_changed_something() -> None:
             for form in ("/console/logout", "/console/login", "/console/changes"):
                 answer = await site.http.post(form, content=b"\xe4", headers=FORM)
                 assert answer.status_code < 500
-        await site.admin.trail._flush()
+        await site.admin.trail.flush()
         acts = [TrailEntry.of(one) for one in await site.gateway.bus.read(TRAIL, ACTS, 0, 1_000)]
         assert [act.action for act in acts] == ["POST /v1/jobs", "DELETE /v1/keys/{id}", "POST /v1/jobs/{id}:pause"]
         refused = [TrailEntry.of(one) for one in await site.gateway.bus.read(TRAIL, DENIALS, 0, 1_000)]
@@ -149,7 +149,7 @@ def test_pages_hold_every_entry_once_newest_first() -> None:
             await trail.act(entry(at))
             if at % 3 == 0:
                 trail.deny(entry(at + 1, f"denied {at}"))
-            await trail._flush()
+            await trail.flush()
         everything = (await trail.read(1000)).entries
         assert len(everything) == 40 and [one.at for one in everything] == sorted(one.at for one in everything)[::-1]
         for limit in (1, 7, 40, 41):
@@ -217,7 +217,7 @@ def test_a_flood_of_denials_is_bounded_and_drops_no_act(monkeypatch: pytest.Monk
         for flush in range(30):
             for number in range(100):
                 trail.deny(entry(flush, f"guess {number}"))
-            await trail._flush()
+            await trail.flush()
         page = await trail.read(1000)
         assert sum(one.action == "act" for one in page.entries) == 1
         assert {one.times for one in page.entries if one.action == "others"} == {80}

@@ -18,7 +18,7 @@ async def test_keys_that_are_released_leave_nothing_behind() -> None:
     for number in range(5_000):
         await store.begin(b"%d" % number, "a", T0, MINUTE, MINUTE)
         await store.release(b"%d" % number, "a")
-    assert len(store._expiries) < 2_000
+    assert len(store.expiries) < 2_000
     assert await store.begin(b"done", "b", T0 + 60 * MINUTE - 1, MINUTE, MINUTE) == Done(b"1")
     assert await store.expire(T0 + 60 * MINUTE) == 1
-    assert not store._rows and not store._expiries
+    assert not store.rows and not store.expiries

@@ -12,6 +12,7 @@ from duemq.client.consumer.retry.policy import Pause
 from duemq.client.idempotency.base import Busy, InDoubt
 from duemq.model.errors import CorruptStore, Unavailable
 from tests.support.consumer.idempotency_world import BRIEF, KEEP, LEASE, Mail, World
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def test_what_could_not_be_released_is_once_the_store_is_back(
         await other(Mail("a"))
     world.store.away = set()
     world.store.reached["release"].clear()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WITHIN_S):
         await world.store.reached["release"].wait()
     await asyncio.sleep(0)  # it is answered in this turn
     assert await other(Mail("a")) == {"sent": "a", "time": 1}

@@ -22,6 +22,7 @@ from duemq.client.idempotency.rocks import RocksStore
 from duemq.client.idempotency.rocks_layout import open_folder
 from duemq.model.errors import CorruptStore, StoreFailed
 from tests.support.consumer.idempotency_world import MINUTE, T0, Mail
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +56,7 @@ class Faults:
 
 async def back(ask: Callable[[], Awaitable[T]]) -> T:
     """The answer of the store once it is open again."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             try:
                 return await ask()

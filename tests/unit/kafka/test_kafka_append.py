@@ -19,6 +19,7 @@ from duemq.bus.kafka.produce.append import Appender, join_outcomes
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.messages.record import Partition, pack_record
+from tests.support.patience import WITHIN_S
 
 WHERE, BESIDE = ("t", 0), ("u", 0)
 SMALL, LARGE = pack_record(None, (), b"x" * 100), pack_record(None, (), b"x" * 200_000)
@@ -73,14 +74,14 @@ def with_appender(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
         appender = Appender(KafkaOptions("x:1"), cast(Catalog, broker), lambda where, end: None, lambda: 0, 1 << 20)
 
         async def ready() -> Any:
-            appender._producer = broker
+            appender.producer = broker
             return broker
 
         monkeypatch.setattr(append, "stop", stop)
         monkeypatch.setattr(appender, "_ready", ready)
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             await scenario(broker, appender)
-            assert appender._waiting_bytes == 0 and not appender._lanes and not appender._sends
+            assert appender.waiting_bytes == 0 and not appender.lanes and not appender.sends
             await appender.close()
 
     asyncio.run(run())
@@ -123,7 +124,7 @@ def test_an_append_that_a_close_cuts_off_may_be_in_the_log(monkeypatch: pytest.M
     async def scenario(broker: Broker, appender: Appender) -> None:
         broker.gate.clear()
         sent = appender.put(WHERE, [SMALL])
-        while not appender._sends:  # noqa: ASYNC110
+        while not appender.sends:  # noqa: ASYNC110
             await asyncio.sleep(0)
         waits = appender.put(WHERE, [SMALL])
         await appender.close()
@@ -141,7 +142,7 @@ def test_what_is_over_the_bound_is_refused_whole(monkeypatch: pytest.MonkeyPatch
         broker.gate.clear()
         frame = pack_record(None, (), b"x" * 90_000)
         taken = asyncio.create_task(appender.append({WHERE: [frame] * 11}))
-        while not appender._waiting_bytes:  # noqa: ASYNC110
+        while not appender.waiting_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         with pytest.raises(Unavailable, match="wait for Kafka"):
             join_outcomes(await appender.append({BESIDE: [SMALL], WHERE: [frame]}))
@@ -160,7 +161,7 @@ def test_a_partition_that_does_not_answer_fails_no_append_to_another(monkeypatch
     async def scenario(broker: Broker, appender: Appender) -> None:
         broker.gate.clear()
         silent, beside = appender.put(WHERE, [SMALL]), appender.put(BESIDE, [SMALL])
-        while len(appender._sends) < 2:  # noqa: ASYNC110
+        while len(appender.sends) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         broker.fail(WHERE, KafkaTimeoutError())
         with pytest.raises(LogFailed):
@@ -175,12 +176,12 @@ def test_a_partition_that_does_not_answer_fails_no_append_to_another(monkeypatch
 def test_what_has_no_leader_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, appender: Appender) -> None:
         broker.known["t"] = broker.known["t"]._replace(trouble={0: NO_LEADER})
-        appender._closed_since[WHERE] = time.monotonic() - 60
+        appender.closed_since[WHERE] = time.monotonic() - 60
         with pytest.raises(PartlyAppended) as failed:
             join_outcomes(await appender.append({WHERE: [SMALL], BESIDE: [SMALL]}))
         assert failed.value.results[BESIDE].first_offset == 0
-        assert type(failed.value.failures[WHERE]) is Unavailable and not appender._sends
-        appender._closed_since.clear()
+        assert type(failed.value.failures[WHERE]) is Unavailable and not appender.sends
+        appender.closed_since.clear()
         waits = appender.put(WHERE, [SMALL])
         broker.known["t"] = broker.known["t"]._replace(trouble={})
         assert (await waits).first_offset == 0, "a leader that moves is waited for"
@@ -197,7 +198,7 @@ def test_an_append_to_a_topic_of_which_no_broker_tells_did_nothing() -> None:
 
     async def run() -> None:
         bus = KafkaBus(KafkaOptions("nowhere:9092"), lambda: 0)
-        bus._catalog = cast(Catalog, Silent())
+        bus.catalog = cast(Catalog, Silent())
         with pytest.raises(Unavailable, match="no broker answers") as refused:
             await bus.append({WHERE: [SMALL]})
         assert not isinstance(refused.value, OutcomeUnknown)

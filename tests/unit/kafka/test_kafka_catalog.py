@@ -22,6 +22,7 @@ from duemq.bus.kafka.topics.topics import _refusal
 from duemq.cluster.topics.topic_states import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
 from duemq.model.messages.record import Partition, StoredRecord
+from tests.support.patience import WITHIN_S
 
 OWN = ("duemq.ledger",)
 UNKNOWN_CODE = errors.for_code(87)  # INVALID_RECORD, which aiokafka has no class for
@@ -166,7 +167,7 @@ def test_a_catalog_hears_of_trouble_at_once_and_looks_again_until_it_is_over() -
         known = catalog.last("t")
         assert known is not None and known.trouble == {1: NO_LEADER}, "before any broker was asked"
         brokers.led["t"] = [(1, [1, 2]), (1, [1, 2]), (2, [1, 2])]
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(WITHIN_S):
             while known.trouble or known.partitions != 3:
                 await asyncio.sleep(0)
                 known = catalog.last("t")
@@ -260,7 +261,7 @@ def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch
         clock.now += 0.2
         assert new() == set()
         await catalog.refresh([f"nowhere-{number}" for number in range(2_000)])
-        assert len(catalog._missing) == 1_000
+        assert len(catalog.missing) == 1_000
         await catalog.close()
 
     asyncio.run(test())

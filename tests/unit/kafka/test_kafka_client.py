@@ -10,11 +10,10 @@ import pytest
 import uvloop
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from duemq.bus.kafka.aiokafka_internals import mend_requests
+from duemq.bus.kafka.aiokafka_internals import client_of, mend_requests
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.retry_publisher import RetryPublisher
 from duemq.client.consumer.kafka.source import KafkaMessageSource
@@ -22,6 +21,7 @@ from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
 from duemq.pipeline.logs.ranges import Logs
+from tests.support.servers.aiokafka_parts import connected, connections_of
 
 CONNECTION = (1, ConnectionGroup.DEFAULT)
 
@@ -48,7 +48,7 @@ def test_each_request_of_a_connection_that_went_away_times_out() -> None:
     async def run() -> None:
         client: Any = AIOKafkaClient()
         mend_requests(client)
-        silent = client._conns[CONNECTION] = Silent()
+        silent = connections_of(client)[CONNECTION] = Silent()
         first, second = (asyncio.create_task(client.send(1, None)) for _ in range(2))
         while len(silent.answers) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -56,11 +56,11 @@ def test_each_request_of_a_connection_that_went_away_times_out() -> None:
         with pytest.raises(RequestTimedOutError):
             await first
         assert silent.closed
-        del client._conns[CONNECTION]  # a third request makes a new connection
+        del connections_of(client)[CONNECTION]  # a third request makes a new connection
         silent.answers[1].set_exception(TimeoutError())
         with pytest.raises(RequestTimedOutError):
             await second
-        client._conns.clear()
+        connections_of(client).clear()
 
     asyncio.run(run())
 
@@ -76,16 +76,13 @@ def test_a_request_on_a_connection_that_was_just_closed_is_a_kafka_error() -> No
             host, port = server.sockets[0].getsockname()
             client: Any = AIOKafkaClient()
             mend_requests(client)
-            connection = AIOKafkaConnection(host, port)
-            connection._reader, connection._writer = await asyncio.open_connection(host, port)
-            connection._versions = {MetadataRequest.API_KEY: (0, 5)}
-            connection._read_task = connection._create_reader_task()
-            client._conns[CONNECTION] = connection
-            connection._writer.transport.abort()  # its reader is told a turn of the loop later
+            reader, writer = await asyncio.open_connection(host, port)
+            connections_of(client)[CONNECTION] = connection = connected(reader, writer)
+            writer.transport.abort()  # its reader is told a turn of the loop later
             with pytest.raises(KafkaConnectionError):
                 await client.send(1, MetadataRequest([], allow_auto_topic_creation=False))
             assert not connection.connected()
-            client._conns.clear()
+            connections_of(client).clear()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
@@ -96,14 +93,14 @@ async def consume() -> None:
 
     source = KafkaMessageSource("g", "127.0.0.1:1", ConsumerOptions(), ["t"], (), Rebalance(nothing, nothing))
     try:
-        await source._kafka._client.send(1, None)
+        await client_of(source.kafka).send(1, None)
     finally:
         await source.stop()
 
 
 async def send_back() -> None:
     publisher = RetryPublisher("g", "127.0.0.1:1", ConsumerOptions())
-    producer = await publisher._open()
+    producer = await publisher.open()
     try:
         await producer.client.send(1, None)
     finally:

@@ -16,6 +16,7 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v5
 from duemq.bus.kafka import clients
 from duemq.bus.kafka.aiokafka_internals import client_of
 from tests.support.house.tree import ROOT, modules
+from tests.support.servers.aiokafka_parts import connect, makes_topics, never_started, topics_of, update_metadata
 
 CLASSES = {"AIOKafkaAdminClient", "AIOKafkaClient", "AIOKafkaConsumer", "AIOKafkaProducer"}
 
@@ -69,16 +70,16 @@ def test_no_client_makes_a_topic_that_it_asks_for(
 
     async def run() -> None:
         owner = make(bootstrap_servers="127.0.0.1:1")
-        owner._closed = True  # a client that was never started complains unless it is closed
+        never_started(owner)
         client = client_in(owner)
         connection = AsyncMock()
         connection.send = lambda request: send(None, request)
-        client._get_conn = AsyncMock(return_value=connection)
+        connect(client, connection)
         client.cluster.update_metadata(await send(None, MetadataRequest([])))
         asked.clear()
-        await client._metadata_update(client.cluster, {"orders.gone"})
+        await update_metadata(client, {"orders.gone"})
         await client.send(1, MetadataRequest(["orders.gone"]))
 
     asyncio.run(run())
-    assert [request._topics for request in asked] == [["orders.gone"]] * 2
-    assert [request._allow_auto_topic_creation for request in asked] == [False, False]
+    assert [topics_of(request) for request in asked] == [["orders.gone"]] * 2
+    assert [makes_topics(request) for request in asked] == [False, False]

@@ -71,7 +71,7 @@ def test_however_many_transactions_end_the_first_one_decides_and_each_partition_
     decisions.in_order({Q})
     for _ in range(100):
         decisions.learn(aborted(), set())
-    assert len(decisions._first) == 1 and not decisions._seen
+    assert len(decisions.first) == 1 and not decisions.seen
     assert decisions.commits(P) and not decisions.commits(Q)
 
 

@@ -15,6 +15,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics.catalog import TopicMetadata
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition
 
@@ -33,18 +34,17 @@ class Broker:
     async def refresh(self) -> None:
         self.said = self.leader
 
+    async def recall(self, topic: str) -> TopicMetadata:
+        return TopicMetadata(1, 100_000, 0)
+
 
 def bus_beside(broker: Any, own: bool) -> KafkaBus:
     bus = KafkaBus(KafkaOptions("nowhere:9092"), lambda: time.time_ns() // 1_000_000)
-    bus._wire = broker
+    bus.wire, bus.catalog = broker, broker
 
-    async def exists(topic: str, partition: int) -> bool:
-        return True
-
-    bus._exists = exists  # type: ignore[method-assign]
     if own:
-        bus._own["t"] = 1
-    bus._ends.set(("t", 0), COMMITTED)
+        bus.own["t"] = 1
+    bus.ends.set(("t", 0), COMMITTED)
     return bus
 
 
@@ -98,14 +98,14 @@ def test_a_deposed_leader_is_not_asked_again_where_what_was_committed_ends() -> 
     async def test() -> None:
         bus = bus_beside(Broker(deposed=2_072, leader=2_080), own=True)
         assert await bus.end_offset("t", 0) == 2_080
-        assert bus._ends.end_of(("t", 0)) == 2_080
+        assert bus.ends.end_of(("t", 0)) == 2_080
 
     asyncio.run(test())
 
 
 @pytest.mark.parametrize(("own", "known"), [(True, COMMITTED), (False, 2_072)])
 def test_what_was_committed_to_an_own_topic_stays_known_whatever_a_broker_says(own: bool, known: int) -> None:
-    """`Tails` looks for another leader only while it knows that there is more than it got.
+    """`Fetcher` looks for another leader only while it knows that there is more than it got.
 
     A new master beside a deposed leader waited five minutes for it, for its node measured its lag meanwhile.
     """
@@ -113,6 +113,6 @@ def test_what_was_committed_to_an_own_topic_stays_known_whatever_a_broker_says(o
     async def test() -> None:
         bus = bus_beside(Broker(deposed=2_072, leader=2_072), own)
         assert await bus.end_offset("t", 0) == 2_072
-        assert bus._ends.end_of(("t", 0)) == known
+        assert bus.ends.end_of(("t", 0)) == known
 
     asyncio.run(test())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka.client import AIOKafkaClient
@@ -19,7 +18,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import mend_header_names, mend_leaders, mend_missing_offsets
+from duemq.bus.kafka.aiokafka_internals import know_topic, mend_header_names, mend_leaders, mend_missing_offsets
+from tests.support.servers.aiokafka_parts import connect, follow_metadata, topics_of
 
 HERE = TopicPartition("t", 0)
 
@@ -111,27 +111,27 @@ def test_a_producer_asks_for_all_topics_it_sends_to(monkeypatch: pytest.MonkeyPa
         async def send(self, request: MetadataRequest) -> Any:
             asked.append(request)
             known: list[Any] = [
-                (0, name, False, [(0, 0, 1, [1], [1], [])]) for name in there if name in (request._topics or there)
+                (0, name, False, [(0, 0, 1, [1], [1], [])]) for name in there if name in (topics_of(request) or there)
             ]
             return MetadataResponse_v5(0, [(1, "localhost", 9, None)], "cluster", 1, known)
 
     async def run() -> list[set[str]]:
         client: Any = AIOKafkaClient()
         mend_leaders(client)
-        client._get_conn = always = AsyncMock(return_value=Connection())
-        client.cluster.update_metadata(await always.return_value.send(MetadataRequest(None)))
-        client._sync_task = asyncio.create_task(client._md_synchronizer())
+        connect(client, connection := Connection())
+        client.cluster.update_metadata(await connection.send(MetadataRequest(None)))
+        following = follow_metadata(client)
         await client.force_metadata_update()
         for name in ("a", "b", "new", "a", "newer"):
             if name not in there:
                 there.append(name)
-            await client._wait_on_metadata(name)
+            await know_topic(client, name)
             assert client.cluster.leader_for_partition(TopicPartition(name, 0)) == 1
             assert client.cluster.leader_for_partition(TopicPartition("a", 0)) == 1
             if name == "new":
                 there.remove("b")
                 await client.force_metadata_update()
-        client._sync_task.cancel()
-        return [set(request._topics) for request in asked[2:]]
+        following.cancel()
+        return [set(topics_of(request)) for request in asked[2:]]
 
     assert asyncio.run(run()) == [{"a", "b", "new"}, {"a", "b", "new"}, {"a", "new", "newer"}]

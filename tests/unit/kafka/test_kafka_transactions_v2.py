@@ -21,6 +21,7 @@ from duemq.bus.kafka.record_batches import batches_of
 from duemq.bus.kafka.requests.transaction_requests import TransactionAbortable
 from duemq.model.errors import Fenced, LogFailed
 from duemq.model.messages.record import Partition, pack_record
+from tests.support.servers.aiokafka_parts import topics_of
 from tests.support.servers.scripted_brokers import ScriptedBrokers, batch_state
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +40,7 @@ class Catalog:
         self.asked: list[Collection[str]] = []
         self.gone: set[str] = set()
 
-    async def look(self, topics: Collection[str]) -> dict[str, Any]:
+    async def refresh(self, topics: Collection[str]) -> dict[str, Any]:
         self.asked.append(topics)
         return {topic: None for topic in topics if topic not in self.gone}
 
@@ -134,7 +135,7 @@ async def test_what_a_broker_cannot_take_now_is_sent_again_as_it_was(code: int) 
     site.brokers.script["Produce"] = [{LEDGER: code, TOPIC: code, OTHER: code}]
     await site.send(TOPIC, OTHER)
     produced = [request for _, name, request in site.brokers.sent if name == "Produce"]
-    assert len(produced) == 2 and produced[0]._topics == produced[1]._topics
+    assert len(produced) == 2 and topics_of(produced[0]) == topics_of(produced[1])
 
 
 async def test_a_partition_whose_leader_moves_goes_to_the_new_one() -> None:
@@ -146,7 +147,7 @@ async def test_a_partition_whose_leader_moves_goes_to_the_new_one() -> None:
     site.brokers.on_metadata = moves
     site.brokers.script["Produce"] = [0, {TOPIC: NOT_LEADER}]
     await site.send(LEDGER, TOPIC, OTHER)
-    produced = [(node, request._topics) for node, name, request in site.brokers.sent if name == "Produce"]
+    produced = [(node, topics_of(request)) for node, name, request in site.brokers.sent if name == "Produce"]
     assert [node for node, _ in produced] == [1, 2, 1]
     assert [topic for topic, *_ in produced[2][1]] == ["topic"]
     assert batch_state(site.brokers.batches[TOPIC][0]) == (7, 0, 0)
@@ -158,7 +159,7 @@ async def test_a_partition_without_a_leader_waits_for_one() -> None:
     site.brokers.on_metadata = lambda: site.brokers.leaders.update({TOPIC: 2})
     assert set(await site.send(LEDGER, TOPIC)) == {LEDGER, TOPIC}
     (added,) = (request for _, name, request in site.brokers.sent if name == "AddPartitionsToTxn")
-    assert added._topics == [("ledger", [0])]  # what is in a transaction holds up the next one
+    assert topics_of(added) == [("ledger", [0])]  # what is in a transaction holds up the next one
 
 
 async def test_a_request_without_an_answer_is_sent_again_to_another_broker_only() -> None:

@@ -46,14 +46,14 @@ def test_topics_that_nobody_waits_for_are_forgotten(monkeypatch: pytest.MonkeyPa
         nonlocal now
         for number in range(100):
             watching.begin((f"missing-{number}", None))
-            await watching._ask()
+            await watching.ask()
             watching.end((f"missing-{number}", None))
         watching.begin(("there", None))
-        await watching._ask()
-        assert "missing-99" not in watching._missing
+        await watching.ask()
+        assert "missing-99" not in watching.missing
         now += 2
-        await watching._ask()
-        assert set(watching._refreshed_at) == {"there"} and not watching._missing
+        await watching.ask()
+        assert set(watching.refreshed_at) == {"there"} and not watching.missing
         assert brokers.seen == [(("there", 0), 5)] * 2
 
     asyncio.run(scenario())

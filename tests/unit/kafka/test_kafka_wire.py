@@ -13,6 +13,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.requests import wire as wire_module
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +51,7 @@ async def test_all_leaders_are_found_with_one_look_and_no_pause(monkeypatch: pyt
     async def group() -> dict[int, list[tuple[str, int]]]:
         return wire.by_leader([("a", 0), ("b", 0), ("c", 1)])
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WITHIN_S):
         assert await wire.retry(group) == {1: [("a", 0), ("b", 0), ("c", 1)]}
     assert client.looks == 1
 

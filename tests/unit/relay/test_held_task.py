@@ -98,6 +98,17 @@ def test_a_task_is_an_element_of_kombus_list(priority: int, name: bytes) -> None
     assert kombu_json.loads(again[2])["properties"]["delivery_tag"] != tag
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"routing_key": 7}, {"headers": {"at": {"__type__": "datetime", "__value__": "soon"}}}, {"expires": "soon"}],
+)
+def test_a_task_with_a_part_that_cannot_be_read_is_rejected(change: dict[str, Any]) -> None:
+    payload = json.dumps(json.loads(held()) | change).encode()
+    with pytest.raises(NotMapped) as refused:
+        Mapping(RabbitMqOptions(envelope="celery")).publication(out_message(payload=payload))
+    assert refused.value.reply[:2] == (Result.REJECTED, "no_task")
+
+
 def test_the_name_may_have_a_prefix() -> None:
     assert redis_words(held(), name="app:{{ queue }}", dedup_window=0)[1] == b"app:mail"
 

@@ -65,6 +65,7 @@ def assert_wellformed(request: OutgoingRequest) -> None:
 @given(st.lists(st.tuples(names, values), max_size=6), values, st.none() | st.binary(max_size=50))
 @example([("a", b"1\r\nhost: evil")], b"k\r\nx: y", b"")
 @example([("duemq-x", b"1"), ("x-duemq-topic", b"1")], None, b"")
+@pytest.mark.heavy
 def test_every_message_arrives_exactly_and_sets_nothing_else(
     headers: list[tuple[str, bytes | None]], key: bytes | None, payload: bytes | None
 ) -> None:

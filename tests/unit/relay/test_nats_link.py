@@ -139,8 +139,8 @@ async def test_a_cancelled_message_leaves_nothing_behind(server: FakeServer) -> 
     for each in sending:
         each.cancel()
     await asyncio.gather(*sending, return_exceptions=True)
-    assert outlet._connection is not None
-    assert not outlet._connection._waiting
+    assert outlet.connection is not None
+    assert not outlet.connection.waiting
     await outlet.close()
 
 
@@ -174,10 +174,10 @@ async def test_who_waits_is_told_also_where_nats_py_calls_nobody(server: FakeSer
     outlet = server.outlet()
     sending = asyncio.create_task(outlet.send(out_message()))
     await asyncio.wait([sending], timeout=0.2)
-    assert outlet._connection is not None
-    client = outlet._connection._client
-    status, client._status = client._status, client.DISCONNECTED
-    async with asyncio.timeout(5):
-        assert (await sending).result is Result.AWAY
-    client._status = status
+    assert outlet.connection is not None
+    client = outlet.connection.client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "_status", client.DISCONNECTED)
+        async with asyncio.timeout(5):
+            assert (await sending).result is Result.AWAY
     await outlet.close()

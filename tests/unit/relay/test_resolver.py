@@ -193,4 +193,4 @@ async def test_look_ups_are_bounded_and_names_are_forgotten(silent_names: thread
     for number in range(200):
         with pytest.raises(ForbiddenAddress):
             await resolver.addresses(f"127.0.0.{number}")
-    assert len(resolver._names) <= 64
+    assert len(resolver.names) <= 64

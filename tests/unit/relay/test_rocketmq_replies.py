@@ -18,7 +18,7 @@ import pytest
 from duemq.dev.servers.ports import free_port
 from duemq.model.destinations.destination import read_credentials, read_destination
 from duemq.relay.base import Reply, Result
-from duemq.relay.rocketmq import link as link_module
+from duemq.relay.rocketmq import connection as connection_module
 from duemq.relay.rocketmq.client import Code, Permission, RpcClient
 from duemq.relay.rocketmq.outlet import RocketMqOutlet
 from tests.support.outlets.rocketmq_site import rocketmq_outlet
@@ -160,7 +160,7 @@ async def test_a_proxy_that_answers_nothing_is_away_and_a_slow_one_is_not(proxy:
 
 
 async def test_after_a_loss_there_is_a_new_connection(proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_RENEW_S", 0.2)
+    monkeypatch.setattr(connection_module, "_RENEW_S", 0.2)
     outlet = outlet_of(proxy)
     assert (await outlet.send(out_message(1))).result is Result.ACCEPTED
     proxy.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "why")
@@ -281,7 +281,7 @@ async def test_the_client_prints_nothing(proxy: FakeProxy, caplog: pytest.LogCap
 
 
 async def test_it_is_closed_while_an_old_connection_waits(proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_RENEW_S", 0.1)
+    monkeypatch.setattr(connection_module, "_RENEW_S", 0.1)
     outlet = outlet_of(proxy)
     assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
     slow = threading.Event()

@@ -85,7 +85,7 @@ def test_the_reading_ends_when_its_client_goes(folder: Path) -> None:
     async def scenario() -> None:
         reading, policy = Reading(), ImportPolicy((folder,))
         app: Any = app_over(FakeGateway())
-        service = app._service
+        service = app.service
         object.__setattr__(service, "importing", policy)
         object.__setattr__(service, "inspector", FileChecker(2, reading.lines))
         gone = asyncio.Event()

@@ -78,7 +78,7 @@ def test_many_topics_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
     topics = IndexedTopics(["t1*"])
     rows = [row(Draft(f"t{number}", b"", NOW, b"k"), number) for number in range(20)]
     assert len(topics.entries(rows)) == 11
-    assert len(topics._known) <= 3
+    assert len(topics.known) <= 3
 
 
 def test_a_row_tells_whether_it_shows_the_time_of_its_key() -> None:
@@ -112,7 +112,7 @@ def test_what_is_found_is_what_was_added(store: ShardStore, seed: int, monkeypat
         for message_key, places in expected.items():
             assert search(store.index, key_hash(message_key)) == sorted(places)
     again = MessageIndex(store)
-    assert [*again._runs] == store.index._runs and again._chunks == store.index._chunks
+    assert [*again.runs] == store.index.runs and again.chunks == store.index.chunks
     for message_key, places in expected.items():
         after, paged = bytes(PLACE_BYTES), []
         while page := search(again, key_hash(message_key), after, 3):
@@ -171,7 +171,7 @@ def test_a_purge_drops_whole_groups(store: ShardStore, monkeypatch: pytest.Monke
     store.index.purge(window_of(NOW) + 12 * WINDOW_MS)
     assert [key_at(place) for place in search(store.index, key_hash(b"k"))] == [far[0]]
     assert store.index.version > version, "a search that is under way has to begin anew"
-    assert len(MessageIndex(store)._runs) == 1
+    assert len(MessageIndex(store).runs) == 1
 
 
 def test_a_merge_is_given_up_where_its_runs_are_gone(store: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,51 +34,51 @@ class ProducerV1:
 
     def __init__(self, setup: ProducerSetup) -> None:
         self._setup = setup
-        self._kafka: Any = new_producer(
+        self.kafka: Any = new_producer(
             transactional_id=setup.transactional_id,
             transaction_timeout_ms=setup.options.transaction_timeout_ms,
             acks="all",
             **setup.options.client(),
         )
-        self.client: Any = self._kafka.client
+        self.client: Any = self.kafka.client
         setup.wire.watch(self.client)
-        on_coordinator_lost(self._kafka, setup.on_coordinator_lost)
+        on_coordinator_lost(self.kafka, setup.on_coordinator_lost)
 
     @property
     def producer_id(self) -> int:
-        producer_id: int = transaction_manager(self._kafka).producer_id
+        producer_id: int = transaction_manager(self.kafka).producer_id
         return producer_id
 
     async def connect(self) -> None: ...
 
     async def start(self) -> None:
-        await self._kafka.start()
+        await self.kafka.start()
 
     async def begin(self) -> None:
-        await self._kafka.begin_transaction()
+        await self.kafka.begin_transaction()
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
         own = self._setup
-        return await send_all(self._kafka, own.catalog, own.name, batches, own.own, patience_s)
+        return await send_all(self.kafka, own.catalog, own.name, batches, own.own, patience_s)
 
     async def commit(self) -> None:
-        await self._kafka.commit_transaction()
+        await self.kafka.commit_transaction()
 
     async def abort(self) -> None:
         """Does nothing while batches are unacknowledged: aiokafka waits for them before it aborts, and a deleted topic
         never acknowledges one."""
-        notice_transaction(self._kafka)
-        if not is_sending(self._kafka):
-            await self._kafka.abort_transaction()
+        notice_transaction(self.kafka)
+        if not is_sending(self.kafka):
+            await self.kafka.abort_transaction()
 
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
-        await self._kafka.begin_transaction()
+        await self.kafka.begin_transaction()
         for where in partitions:
-            transaction_manager(self._kafka).maybe_add_partition_to_txn(TopicPartition(*where))
-        await (self._kafka.commit_transaction() if commits else self._kafka.abort_transaction())
+            transaction_manager(self.kafka).maybe_add_partition_to_txn(TopicPartition(*where))
+        await (self.kafka.commit_transaction() if commits else self.kafka.abort_transaction())
 
     def coordinator(self) -> object | None:
-        return transaction_coordinator(self._kafka)
+        return transaction_coordinator(self.kafka)
 
     async def stop(self, *, failed: bool) -> None:
-        await stop(self._kafka, failed=failed)
+        await stop(self.kafka, failed=failed)

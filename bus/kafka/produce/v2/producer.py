@@ -41,10 +41,10 @@ class ProducerV2:
     """
 
     def __init__(self, setup: ProducerSetup) -> None:
-        self._setup, self._id = setup, setup.transactional_id
-        self._epoch = _NONE
+        self._setup, self.transactional_id = setup, setup.transactional_id
+        self.epoch = _NONE
         self._ended = time.monotonic()  # when the last transaction ended
-        self._node = -1  # the coordinator
+        self.node = -1  # the coordinator
         self._link: object | None = None  # the connection to it, since the transaction began
         self._sends: BatchSends | None = None
         self.client: Any = new_sending_client(**setup.options.client())
@@ -53,50 +53,54 @@ class ProducerV2:
 
     @property
     def producer_id(self) -> int:
-        return self._epoch.producer_id
+        return self.epoch.producer_id
 
     def coordinator(self) -> object | None:
-        return connection_to(self.client, self._node)
+        return connection_to(self.client, self.node)
 
     async def connect(self) -> None:
         bus = self._setup.wire.client
         with suppress(KafkaError, OSError):
             use_brokers_of(bus, self.client)
-            self._node = await bus.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
-            await self.client.ready(self._node)
+            self.node = await bus.coordinator_lookup(CoordinationType.TRANSACTION, self.transactional_id)
+            await self.client.ready(self.node)
 
     async def start(self) -> None:
-        request = InitProducerIdRequest(self._id, self._setup.options.transaction_timeout_ms)
-        if self._node < 0:
+        request = InitProducerIdRequest(self.transactional_id, self._setup.options.transaction_timeout_ms)
+        if self.node < 0:
             await self.client.bootstrap()
         while True:
             try:
-                if self._node < 0:
-                    self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
-                answer = await self.client.send(self._node, request)
+                if self.node < 0:
+                    self.node = await self.client.coordinator_lookup(
+                        CoordinationType.TRANSACTION, self.transactional_id
+                    )
+                answer = await self.client.send(self.node, request)
                 if answer.error_code:
                     raise self._error_of(answer)
-                self._epoch = Epoch(answer.producer_id, answer.producer_epoch)
+                self.epoch = Epoch(answer.producer_id, answer.producer_epoch)
                 return
             except (KafkaError, OSError) as error:
                 if isinstance(error, KafkaError) and not (error.retriable or _is_busy(error)):
                     raise
-                self._node = -1
+                self.node = -1
                 await asyncio.sleep(_PAUSE_S)
 
     async def begin(self) -> None:
-        if self._epoch is _NONE:
+        if self.epoch is _NONE:
             raise LogFailed("Kafka gave no epoch for another transaction")
-        if not await self.client.ready(self._node):
-            raise errors.NodeNotReadyError(f"the coordinator of {self._id!r} is away")
+        if not await self.client.ready(self.node):
+            raise errors.NodeNotReadyError(f"the coordinator of {self.transactional_id!r} is away")
         self._link = self.coordinator()
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
         setup = self._setup
         timeout_ms = setup.options.request_timeout_ms * 3 // 4  # the broker's, so that it answers before we give up
-        self._sends = sends = BatchSends(self.client, self._id, self._epoch, batches, timeout_ms, self._check)
+        self._sends = sends = BatchSends(
+            self.client, self.transactional_id, self.epoch, batches, timeout_ms, self._check
+        )
         try:
-            sends.start(self._node, quiet=time.monotonic() - self._ended > _MARKERS_S)
+            sends.start(self.node, quiet=time.monotonic() - self._ended > _MARKERS_S)
             await until_acknowledged(sends, setup.catalog, setup.own, patience_s)
         finally:
             sends.close()
@@ -116,10 +120,10 @@ class ProducerV2:
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
         """Retried until the coordinator answers: after giving up, the next start would abort it, whatever was decided.
         A late request does no harm, because an epoch ends only one transaction."""
-        epoch = self._epoch
+        epoch = self.epoch
         while True:
             try:
-                self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
+                self.node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self.transactional_id)
                 await self.begin()
                 await self._add(partitions)
                 await self._end(commits=commits)
@@ -127,7 +131,7 @@ class ProducerV2:
             except (KafkaError, OSError) as error:
                 if isinstance(error, KafkaError) and not error.retriable:
                     raise
-                self._epoch = epoch
+                self.epoch = epoch
                 await asyncio.sleep(_PAUSE_S)
 
     async def stop(self, *, failed: bool) -> None:
@@ -137,21 +141,21 @@ class ProducerV2:
 
     async def _add(self, partitions: Collection[Partition]) -> None:
         while True:
-            answer = await self.client.send(self._node, added_partitions(self._id, self._epoch, partitions))
+            answer = await self.client.send(self.node, added_partitions(self.transactional_id, self.epoch, partitions))
             refusals = {error_of(code) for _, parts in answer.errors for _, code in parts if code}
             if not refusals:
                 return
             if refusals != {errors.ConcurrentTransactions}:
-                raise min(refusals, key=str)(f"transactional id {self._id!r}")
+                raise min(refusals, key=str)(f"transactional id {self.transactional_id!r}")
             await asyncio.sleep(_PAUSE_S)
 
     async def _end(self, *, commits: bool) -> None:
         """Uses each epoch once: with a used one, sequence numbers from 0 on would look like records that the broker
         already has."""
         self._check()
-        used, self._epoch = self._epoch, _NONE
-        request, was_busy = EndTxnRequest(self._id, *used, commits), False
-        while (answer := await self.client.send(self._node, request)).error_code:
+        used, self.epoch = self.epoch, _NONE
+        request, was_busy = EndTxnRequest(self.transactional_id, *used, commits), False
+        while (answer := await self.client.send(self.node, request)).error_code:
             error = self._error_of(answer)
             if _is_busy(error):
                 was_busy = True
@@ -163,7 +167,7 @@ class ProducerV2:
                 raise error
         given = Epoch(answer.producer_id, answer.producer_epoch)
         if given.producer_id >= 0 and given != used:
-            self._epoch = given
+            self.epoch = given
         self._ended = time.monotonic()
 
     def _check(self) -> None:
@@ -173,10 +177,10 @@ class ProducerV2:
         one.
         """
         if self._link is None or self.coordinator() is not self._link:
-            raise LogFailed(f"the coordinator of {self._id!r} was lost in a transaction")
+            raise LogFailed(f"the coordinator of {self.transactional_id!r} was lost in a transaction")
 
     def _error_of(self, answer: Any) -> KafkaError:
-        return error_of(answer.error_code)(f"transactional id {self._id!r}: error {answer.error_code}")
+        return error_of(answer.error_code)(f"transactional id {self.transactional_id!r}: error {answer.error_code}")
 
     def _on_closed(self, connection: Any) -> None:
         if self._link is not None and connection is self._link:

@@ -42,7 +42,7 @@ def added_partitions(transactional_id: str, epoch: Epoch, partitions: Iterable[P
 
 
 class BatchSends:
-    """`Sends` of one transaction. `start` first, then wait until all have ended; `close` in any case.
+    """`TransactionSends` of one transaction. `start` first, then wait until all have ended; `close` in any case.
 
     `check` is called before each request, and raises LogFailed if no more may be sent.
     """

@@ -1,0 +1,120 @@
+"""Makes durable what RocksDB wrote to its write-ahead log: by the kernel's asynchronous IO, or in a thread.
+
+RocksDB's own sync blocks, so it needs a thread, and handing over to it and back costs more than the sync (ADR 90). The
+kernel can sync the file without one, but only RocksDB knows when it begins a new file: then older ones and the folder
+must be synced, too. So RocksDB syncs whenever the file did not grow since the last sync. It did grow: the record
+written since then is in it, because there is only one between two syncs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+
+from rocksdict import Rdict
+
+from duemq.bus.embedded.sync.aio import Aio
+
+log = logging.getLogger(__name__)
+
+_NONE = -1
+
+
+def kernel_aio() -> Aio | None:
+    """The kernel's asynchronous IO; None if this system has none."""
+    try:
+        return Aio()
+    except OSError as error:
+        log.info("log: syncs take a thread, the kernel has no asynchronous ones: %s", error, extra={"action": "sync"})
+        return None
+
+
+class LogSync:
+    """Runs one sync at a time. `done` is called in the event loop, with the error if it failed.
+
+    A failed sync must be the last one: the kernel forgets the failure, and the next sync would succeed without the
+    data.
+    """
+
+    def __init__(self, db: Rdict, done: Callable[[Exception | None], None], aio: Callable[[], Aio | None]) -> None:
+        self._db, self._done, self._aio = db, done, aio()
+        self._loop = asyncio.get_running_loop()
+        self._file, self._size = _NONE, 0  # the newest file of the log, synced up to this size
+        # An executor's futures would cost more than the sync: a queue and a thread are enough.
+        self._requests: SimpleQueue[bool] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="duemq-log-sync", daemon=True)
+        self._thread.start()
+        if self._aio is not None:
+            self._loop.add_reader(self._aio.ends, self._on_end)
+
+    def start(self) -> None:
+        """Sync the record that was written since the last sync."""
+        if self._aio is not None and self._file != _NONE:
+            size = os.fstat(self._file).st_size
+            if size > self._size:
+                self._size = size
+                try:
+                    self._aio.start(self._file)
+                    return
+                except OSError as error:
+                    log.info("log: syncs take a thread from now on: %s", error, extra={"action": "sync"})
+                    self._close_aio()
+        self._requests.put(True)
+
+    def close(self) -> None:
+        """Only while no sync runs."""
+        self._requests.put(False)
+        self._thread.join()
+        self._close_aio()
+
+    def _on_end(self) -> None:
+        assert self._aio is not None
+        failure: Exception | None = None
+        try:
+            if not self._aio.take_result():
+                return
+        except OSError as error:
+            failure = error
+        self._done(failure)
+
+    def _run(self) -> None:
+        while self._requests.get():
+            newest, failure = None, None
+            try:
+                newest = self._newest_file()  # listed before, so that it is among those that are synced
+                self._db.flush_wal(True)
+            except Exception as error:
+                failure = error
+            with suppress(RuntimeError):  # the loop was closed without closing the bus: there are no waiters
+                self._loop.call_soon_threadsafe(self._after_thread, newest, failure)
+
+    def _newest_file(self) -> Path | None:
+        if self._aio is None:
+            return None
+        return max(Path(self._db.path()).glob("*.log"), key=lambda path: int(path.stem), default=None)
+
+    def _after_thread(self, newest: Path | None, failure: Exception | None) -> None:
+        if newest is not None and failure is None:
+            self._close_file()
+            with suppress(OSError):  # dropped by RocksDB: there is a newer one
+                self._file = os.open(newest, os.O_RDONLY | os.O_CLOEXEC)
+                self._size = os.fstat(self._file).st_size
+        self._done(failure)
+
+    def _close_aio(self) -> None:
+        self._close_file()
+        if self._aio is not None:
+            self._loop.remove_reader(self._aio.ends)
+            self._aio.close()
+            self._aio = None
+
+    def _close_file(self) -> None:
+        if self._file != _NONE:
+            os.close(self._file)
+            self._file = _NONE
