@@ -71,7 +71,7 @@ def lag(
     what = _What(groups or None, topic or None, tags)
     try:
         options = kafka_options(settings)
-        reader = LagReader(options.bootstrap, kafka=options.client(), most_offsets=most)
+        reader = LagReader(options.bootstrap, kafka=options.client(), max_offsets=most)
         if address is None:
             asyncio.run(_show(reader, what, (every or 1.0) if watch else None, partitions, as_json))
         else:

@@ -37,7 +37,7 @@ def _now() -> int:
 class LagReader:
     """An async context manager. Joins no group and commits no offset: reading has no side effects.
 
-    `kafka`: more arguments for aiokafka's clients, as in `ConsumerOptions.kafka`. `most_offsets`: how many offsets of a
+    `kafka`: more arguments for aiokafka's clients, as in `ConsumerOptions.kafka`. `max_offsets`: how many offsets of a
     topic are read to count messages with tags. `clock` returns epoch ms. Raises Rejected `bad_option`.
     """
 
@@ -46,13 +46,13 @@ class LagReader:
         bootstrap: str,
         *,
         kafka: Mapping[str, Any] | None = None,
-        most_offsets: int = 10_000,
+        max_offsets: int = 10_000,
         clock: Callable[[], int] = _now,
     ) -> None:
-        if most_offsets < 1:
-            raise Rejected("bad_option", f"most_offsets is {most_offsets}; it must be 1 or more", "most_offsets")
+        if max_offsets < 1:
+            raise Rejected("bad_option", f"max_offsets is {max_offsets}; it must be 1 or more", "max_offsets")
         self._bootstrap, self._settings = bootstrap, dict(kafka or {})
-        self._most_offsets, self._clock = most_offsets, clock
+        self._max_offsets, self._clock = max_offsets, clock
         self._brokers: Brokers | None = None
 
     async def start(self) -> None:
@@ -110,7 +110,7 @@ class LagReader:
         ends = await brokers.ends(
             {where for parts in places_by_group.values() for where in parts if where in catalog.leaders}
         )
-        scan = Scan(brokers, filtered, self._most_offsets)
+        scan = Scan(brokers, filtered, self._max_offsets)
         await scan.firsts(_scan_ranges(places_by_group, ends))
         now = self._clock()
         lags = []

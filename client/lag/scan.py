@@ -17,7 +17,7 @@ from duemq.model.errors import LogFailed
 from duemq.model.messages.record import StoredRecord, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
-_MOST_BYTES = 32 << 20  # to count the messages of a topic
+_MAX_BYTES = 32 << 20  # to count the messages of a topic
 _NOWHERE = 1 << 63  # past the end of any partition
 _FAR_BYTES = 64 << 20  # skip at most this much aborted data to find a message
 
@@ -34,10 +34,10 @@ class Read(NamedTuple):
 
 
 class Scan:
-    """One reading. Caches the records read. `most_offsets`: how many are read to count the messages of a topic."""
+    """One reading. Caches the records read. `max_offsets`: how many are read to count the messages of a topic."""
 
-    def __init__(self, brokers: Brokers, tags: TagFilter, most_offsets: int) -> None:
-        self._brokers, self._tags, self._most_offsets = brokers, tags, most_offsets
+    def __init__(self, brokers: Brokers, tags: TagFilter, max_offsets: int) -> None:
+        self._brokers, self._tags, self._max_offsets = brokers, tags, max_offsets
         self._first_messages: dict[tuple[TopicPartition, int], FirstMessage | None] = {}
         self.unreadable: set[TopicPartition] = set()
         """Partitions that gave an error: their results are invalid."""
@@ -71,7 +71,7 @@ class Scan:
         at = {where: start for where, (start, end) in spans.items() if start < end}
         hits = dict.fromkeys(spans, 0)
         offsets = size = 0
-        while at and offsets < self._most_offsets and size < _MOST_BYTES:
+        while at and offsets < self._max_offsets and size < _MAX_BYTES:
             for where, read in (await self._read(at, _READ_BYTES)).items():
                 start, end = at.pop(where), spans[where][1]
                 hits[where] += sum(one.offset < end and self._passes(one) for one in read.messages)

@@ -21,8 +21,8 @@ _LATEST = 6  # the longest wait, in multiples of the rest
 class CompletionPass:
     """One walk through the marks of some windows, which completes the endings that it meets.
 
-    A mark stays until its file goes, so each walk costs as much as all cancels of the windows. Marks made behind the
-    walk are not met.
+    A mark stays until its file goes, so each walk costs as much as all cancels of the windows. It misses
+    marks made after it has passed their keys.
     """
 
     def __init__(self, store: ShardStore, windows: Iterable[int]) -> None:
@@ -52,7 +52,7 @@ async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
     """Complete all endings of these windows with their rows, including new ones, until the caller's next await. Raises
     DamagedFile."""
     windows = list(windows)
-    journal = store.watch(windows)  # knows the marks made behind the pass
+    journal = store.watch(windows)  # knows the marks that the pass misses
     try:
         walk = CompletionPass(store, windows)
         while await walk.step():

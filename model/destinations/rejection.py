@@ -28,7 +28,7 @@ class UrlError(ValueError):
 
 
 def rejection(error: ValidationError, model: type[BaseModel], below: str = "") -> Rejected:
-    """The first problem, as Rejected `bad_field` or `unknown_field`. `model`: what was parsed. `below`: the field of
+    """The first problem, as Rejected `bad_field` or `unknown_field`. `model`: the parsed one. `below`: the field of
     the request that holds it."""
     problem = error.errors(include_url=False, include_input=False)[0]
     kind, place = problem["type"], ".".join(map(str, (*filter(None, [below]), *problem["loc"])))

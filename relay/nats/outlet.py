@@ -9,7 +9,7 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.nats import NatsOptions
 from duemq.relay.base import NotMapped, Reply, Result
-from duemq.relay.connected_outlet import ConnectedOutlet
+from duemq.relay.connect.connected_outlet import ConnectedOutlet
 from duemq.relay.nats.connection import NatsConnection
 from duemq.relay.nats.mapping import Mapping
 from duemq.relay.nats.replies import PERMISSIONS, away, too_large

@@ -21,7 +21,7 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import NotMapped, Reply, Result
-from duemq.relay.connected_outlet import ConnectedOutlet
+from duemq.relay.connect.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.connection import Publisher, RabbitMqConnection
 from duemq.relay.rabbitmq.mapping import Mapping, Publication, message_id

@@ -26,6 +26,7 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.redis import RedisOptions
 from duemq.relay.base import NotMapped, Reply, Result, resolve
+from duemq.relay.connect.shared_connect import SharedConnect
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
@@ -40,7 +41,6 @@ from duemq.relay.redis.replies import (
     not_durable,
     refusal,
 )
-from duemq.relay.shared_connect import SharedConnect
 from duemq.relay.tls import UnusableCredentials
 
 _MAX_BATCH: Final = 500  # messages in one pipeline

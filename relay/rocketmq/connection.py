@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from duemq.relay.base import Reply, Result, resolve
+from duemq.relay.connect.shared_connect import SharedConnect
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.rocketmq.channels import Channels
 from duemq.relay.rocketmq.client import (
@@ -37,7 +38,6 @@ from duemq.relay.rocketmq.replies import (
     silent,
 )
 from duemq.relay.rocketmq.requests import PendingSend, SendQueue, send_request
-from duemq.relay.shared_connect import SharedConnect
 
 _ATTEMPTS: Final = 3  # per message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0

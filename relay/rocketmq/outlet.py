@@ -11,7 +11,7 @@ from duemq.model.destinations.destination import Credentials as GivenCredentials
 from duemq.model.destinations.destination import Destination
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.relay.base import NotMapped, Reply, Result
-from duemq.relay.connected_outlet import ConnectedOutlet
+from duemq.relay.connect.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq.channels import Channels
 from duemq.relay.rocketmq.client import ClientConfiguration, Credentials

@@ -20,7 +20,7 @@ Part = tuple[Sequence[bytes], Sequence[bytes]]
 
 
 class BadPage(ValueError):
-    """A page of keys is damaged, or has a form that `key_pages.py` cannot read."""
+    """A page of keys is damaged, or has a form that `column_chunks.py` cannot read."""
 
 
 @dataclass(frozen=True, slots=True)

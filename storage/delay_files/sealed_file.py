@@ -8,7 +8,7 @@ A null payload is empty in its column, because older versions join both columns;
 
 zstd (lz4 for the key), a checksum per page, and small row groups with statistics, so that finding a row means reading
 one group: at most 1,024 rows, and 4 MiB unless one message is larger. Older files have 4,096 rows in a group, some of
-any size. The columns of the key have the form that `key_pages.py` reads.
+any size. The columns of the key have the form that `column_chunks.py` reads.
 The file's metadata has its format version, shard, window, rows, first and last key, and a checksum of the content.
 
 To raise `FORMAT` (about.py), keep the reader of the old one: a file lives as long as its farthest message.

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from duemq.dev.cluster.cluster import LocalCluster
-from duemq.dev.servers.process import wait_for
+from tests.e2e.server import wait_for
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]

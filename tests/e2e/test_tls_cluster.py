@@ -18,8 +18,9 @@ from duemq.client import Admin, Unavailable
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.cluster.duemq_process import PROGRAM, DuemqProcess
 from duemq.dev.servers.ports import HOST, free_port
-from duemq.dev.servers.process import Process, wait_for
+from duemq.dev.servers.process import Process
 from duemq.tls.files import TlsFiles
+from tests.e2e.server import wait_for
 from tests.support.patience import PROCESS_S
 from tests.support.servers.real_servers import need_servers
 from tests.support.servers.zookeeper_tls import SecureZooKeeper, options

@@ -17,7 +17,7 @@ from duemq.client.consumer.message import KafkaRecord, Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
-from duemq.relay.connected_outlet import ConnectedOutlet
+from duemq.relay.connect.connected_outlet import ConnectedOutlet
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.connection import Login, StreamConnection
 from duemq.relay.rabbitmq.stream.mapping import encoded

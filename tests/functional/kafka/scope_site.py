@@ -13,10 +13,9 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.topics.topics import NEVER, settings_of_own
 from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.dev.cluster.cluster import LocalCluster
-from duemq.dev.servers.process import wait_for
 from duemq.model.messages.names import of_client, shard_of_name
 from tests.chaos.topics import committed, make_topic
-from tests.e2e.server import run
+from tests.e2e.server import run, wait_for
 
 SHARDS = 2
 SETTINGS = {

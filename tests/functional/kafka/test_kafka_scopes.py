@@ -9,8 +9,8 @@ import pytest
 
 from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, TRAIL
 from duemq.dev.cluster.cluster import LocalCluster
-from duemq.dev.servers.process import wait_for
 from tests.chaos.topics import delete_topic, end_offsets, make_topic
+from tests.e2e.server import wait_for
 from tests.functional.kafka.scope_site import SETTINGS, ScopeSite, place_topics
 from tests.support.servers.kafka_rights import AUTHORIZER, deny_topic
 from tests.support.servers.real_servers import need_servers

@@ -279,7 +279,7 @@ async def test_of_a_large_backlog_the_oldest_messages_are_counted(
         await site.in_transaction(topic, 40, abort=True)
         await site.send(topic, 200, partition=1)
     await site.commit(group, {(topic, 0): 0, (topic, 1): 0})
-    async with LagReader(site.bootstrap, most_offsets=100) as reader:
+    async with LagReader(site.bootstrap, max_offsets=100) as reader:
         (found,) = await reader.read([group], tags="paid")
         some = found.topics[0].total.matching
         assert some is not None and not some.exact and 0 < some.messages < 1200

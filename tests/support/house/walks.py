@@ -32,7 +32,7 @@ class Walk(NamedTuple):
 
 _HTTP: Final = (
     "web/connection/protocol web/connection/exchange proxy/app web/admission web/same_origin proxy/access "
-    "proxy/api/endpoint web/body web/reply"
+    "proxy/api/endpoint web/body web/json_response"
 )
 _GATEWAY: Final = (
     "proxy/gateway/limited_gateway proxy/tracing/gateway proxy/gateway/gateway proxy/gateway/cluster_backend"
@@ -47,7 +47,7 @@ _CYCLE: Final = (
 )
 _DUE: Final = "wheel/wheel model/messages/row delay/shard/dispatch delay/core/outbox cluster/topics/topic_states"
 _COMMIT: Final = (
-    "model/log/ledger model/messages/record bus/kafka/produce/transaction bus/kafka/produce/v2/producer "
+    "model/log/ledger model/messages/record bus/kafka/produce/kafka_committer bus/kafka/produce/v2/producer "
     "bus/kafka/produce/v2/sends bus/kafka/aiokafka_internals delay/replica/store_changes storage/shard/records "
     "storage/message_index/index cluster/shards/progress delay/metrics"
 )
@@ -89,9 +89,9 @@ WALKS: Final = {
             "pipeline/columns/mapping pipeline/columns/fields pipeline/columns/instants pipeline/bulk_schedule/job",
             "pipeline/bulk_schedule/attempt pipeline/bulk_schedule/rules pipeline/bulk_schedule/files",
             "pipeline/bulk_schedule/stage pipeline/bulk_schedule/manifest pipeline/bulk_schedule/server",
-            "storage/imports/importer storage/delay_files/columns storage/imports/source", _CLIENT, _HTTP,
+            "storage/imports/import_file storage/delay_files/columns storage/imports/source", _CLIENT, _HTTP,
             "proxy/api/imports proxy/request/json_body model/messages/import_command", _GATEWAY, _APPEND, _FETCH,
-            _CYCLE, _COMMIT, "delay/imports/file_importer delay/imports/import_candidates delay/imports/copies",
+            _CYCLE, _COMMIT, "delay/imports/file_importer delay/imports/import_candidates delay/imports/file_copies",
             "storage/imports/policy storage/jobs/parent storage/jobs/jobs storage/jobs/child",
             "storage/imports/import_process storage/imports/row_rules storage/delay_files/about",
             "storage/delay_files/catalog delay/tiering/tiering delay/tiering/tiering_policy",
@@ -115,9 +115,9 @@ WALKS: Final = {
             "client/consumer/kafka/source client/consumer/kafka/topics client/consumer/message",
             "client/consumer/work/worker_pool client/consumer/work/routes client/consumer/work/room",
             "client/consumer/work/offset_tracker relay/http/outlet relay/http/request relay/http/template",
-            "relay/http/clients relay/network/addresses client/consumer/retry/policy client/consumer/failures",
+            "relay/http/clients relay/network/address client/consumer/retry/policy client/consumer/failures",
             "client/consumer/letter client/consumer/retry/headers model/topics/group_topics",
-            "client/consumer/kafka/publisher model/messages/plain", _FETCH, _CYCLE, _DUE, _COMMIT,
+            "client/consumer/kafka/retry_publisher model/messages/plain", _FETCH, _CYCLE, _DUE, _COMMIT,
         ),
         (
             "options", "declaration", "JSON", "destination", "item of the administration's log", "fetched record",

@@ -66,8 +66,8 @@ def last_of(raw: bytes) -> int:
     return int.from_bytes(raw[23:27], "big")
 
 
-def scan_of(brokers: FakeBrokers, tags: str = "*", most_offsets: int = 10_000) -> Scan:
-    return Scan(brokers, TagFilter.parse(tags), most_offsets)  # type: ignore[arg-type]
+def scan_of(brokers: FakeBrokers, tags: str = "*", max_offsets: int = 10_000) -> Scan:
+    return Scan(brokers, TagFilter.parse(tags), max_offsets)  # type: ignore[arg-type]
 
 
 def first(brokers: FakeBrokers, start: int, end: int) -> tuple[FirstMessage | None, Scan]:
@@ -142,14 +142,14 @@ def test_of_many_the_oldest_are_counted() -> None:
     log = [batch(5 * number, b"a", b"b", None, b"b", b"b") for number in range(2000)]
     brokers = FakeBrokers({HERE: log, THERE: log})
     spans = {HERE: (0, 10_000), THERE: (2_000, 2_050)}
-    found = asyncio.run(scan_of(brokers, "a", most_offsets=400).count(spans))
+    found = asyncio.run(scan_of(brokers, "a", max_offsets=400).count(spans))
     assert found == {HERE: Matches(70, False), THERE: Matches(10, True)}
-    assert asyncio.run(scan_of(brokers, "a", most_offsets=999).count({HERE: (0, 1_000)})) == {HERE: Matches(200, True)}
+    assert asyncio.run(scan_of(brokers, "a", max_offsets=999).count({HERE: (0, 1_000)})) == {HERE: Matches(200, True)}
 
 
 def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     log = [batch(5 * number, b"a", b"b", b"b", b"b", b"b") for number in range(2000)]
-    monkeypatch.setattr("duemq.client.lag.scan._MOST_BYTES", 50 * len(log[0]))
+    monkeypatch.setattr("duemq.client.lag.scan._MAX_BYTES", 50 * len(log[0]))
     brokers = FakeBrokers({HERE: log})
     assert asyncio.run(scan_of(brokers, "a").count({HERE: (0, 10_000)})) == {HERE: Matches(50, False)}
     assert len(brokers.asked) == 50

@@ -117,6 +117,6 @@ def test_a_total_is_exact_if_all_parts_are() -> None:
 
 
 def test_an_option_out_of_its_limits_is_named() -> None:
-    with pytest.raises(Rejected, match="most_offsets") as refused:
-        LagReader("nowhere:1", most_offsets=0)
-    assert refused.value.field == "most_offsets"
+    with pytest.raises(Rejected, match="max_offsets") as refused:
+        LagReader("nowhere:1", max_offsets=0)
+    assert refused.value.field == "max_offsets"

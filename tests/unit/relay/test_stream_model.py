@@ -56,7 +56,7 @@ class NotAgain(Producers):
     """What was in flight is not written again on a new connection."""
 
     def connected(self, connection: StreamConnection) -> None:
-        for producer in self._by_partition.values():
+        for producer in self.by_partition.values():
             for number in producer.numbering.unconfirmed:
                 producer.numbering.confirmed(number)
                 self._forget(producer.entries.pop(number))
@@ -70,7 +70,7 @@ class Downwards(Producers):
         class Reversed(Numbering):
             unconfirmed = property(lambda self: sorted(self._unconfirmed, reverse=True))
 
-        for producer in self._by_partition.values():
+        for producer in self.by_partition.values():
             producer.numbering.__class__ = Reversed
         super().connected(connection)
 

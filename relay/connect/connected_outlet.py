@@ -6,9 +6,9 @@ from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from duemq.relay.base import Reply
+from duemq.relay.connect.shared_connect import SharedConnect
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
-from duemq.relay.shared_connect import SharedConnect
 
 
 class OutletConnection(Protocol):
