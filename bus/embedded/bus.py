@@ -105,7 +105,7 @@ class EmbeddedBus:
 
     async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
         stage = partial(self._stage_append, self._partitions_of(batches))
-        return await self._commits.submit(stage, held=for_answer)
+        return await self._commits.submit(stage, awaits_cycle=for_answer)
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -172,7 +172,7 @@ class EmbeddedBus:
         self._commits.check()
         log_topic = self._topics.get(topic)
         if log_topic is None:
-            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions), settled=True)
+            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions), after_sync=True)
         return log_topic.info()
 
     async def create_log(
@@ -180,7 +180,7 @@ class EmbeddedBus:
     ) -> TopicInfo:
         log_that_fits(await self.create_topic(topic, partitions), partitions)
         if in_ids and (mark := self._folder / RESTORED).exists():
-            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]), settled=True)
+            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]), after_sync=True)
             with translate_errors(mark):
                 mark.unlink()  # if a crash keeps it, the next start leaves another gap
         return self._topics[topic].info()
@@ -210,7 +210,7 @@ class EmbeddedBus:
         self._commits.check()
         log_partition = self._find(topic, partition)
         if log_partition is not None and before_offset > log_partition.start.offset:
-            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset), settled=True)
+            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset), after_sync=True)
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         self._commits.check()

@@ -68,8 +68,8 @@ class CommitGroup:
         self.gaps: dict[LogPartition, tuple[tuple[int, int], ...]] = {}
         self.chunks: list[tuple[LogPartition, Chunk]] = []
         self.answers: list[Answer] = []
-        self.held_answers: list[Answer] = []  # given last: then the cycle has answered the commands already
-        self.held = True  # whether all requests wait for a cycle
+        self.late_answers: list[Answer] = []  # given last: then the cycle has answered the commands already
+        self.awaits_cycle = True  # whether all requests wait for a cycle
         self._growth: dict[LogPartition, list[Growth]] = {}
 
     def append(self, partition: LogPartition, frames: Sequence[bytes]) -> AppendResult:
@@ -144,36 +144,41 @@ class GroupCommit:
             raise StoreFailed(f"the log accepts no requests until it is reopened: {self._failure}")
 
     async def submit(
-        self, stage: Callable[[CommitGroup], T], *, at_once: bool = False, held: bool = False, settled: bool = False
+        self,
+        stage: Callable[[CommitGroup], T],
+        *,
+        at_once: bool = False,
+        awaits_cycle: bool = False,
+        after_sync: bool = False,
     ) -> T:
         """Return the result of `stage` once its group is durable.
 
         Requests of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn
-        takes milliseconds, and a shard's cycle is large enough. A group of requests that are `held` is written at the
-        next request that is not, such as the cycle that they wait for. `settled`: the stage depends on the state that
-        earlier groups publish, so no group may be in sync.
+        takes milliseconds, and a shard's cycle is large enough. `awaits_cycle`: the caller then waits for a cycle; a
+        group of such requests alone is written with the next request that is none, usually that cycle. `after_sync`:
+        the stage depends on the state that earlier groups publish, so no group may be in sync.
 
         A DuemqError of `stage` goes to the caller alone: it must be raised before anything was added to the group.
         """
         self.check()
         future: asyncio.Future[T] = self._loop.create_future()
         self._idle.clear()
-        if settled or self._waiting or (self._open is not None and self._open.bytes >= GROUP_BYTES):
+        if after_sync or self._waiting or (self._open is not None and self._open.bytes >= GROUP_BYTES):
             self._waiting.append((stage, future))
-            held = False
+            awaits_cycle = False
         else:
             group = self._open = self._open or CommitGroup()
             try:
-                self._stage(group, stage, future, held=held)
+                self._stage(group, stage, future, awaits_cycle=awaits_cycle)
             except Exception as error:
                 self._fail(group, error)
                 self.check()
-            group.held &= held
+            group.awaits_cycle &= awaits_cycle
         if self._in_sync is None:
             if at_once:
                 self._write()
             else:
-                self._write_soon(held=held)
+                self._write_soon(awaits_cycle=awaits_cycle)
         return await future
 
     def staged(self, partition: LogPartition) -> Iterator[Chunk]:
@@ -190,19 +195,19 @@ class GroupCommit:
         self._on_end()
 
     def _stage(
-        self, group: CommitGroup, stage: Callable[[CommitGroup], T], future: asyncio.Future[T], *, held: bool
+        self, group: CommitGroup, stage: Callable[[CommitGroup], T], future: asyncio.Future[T], *, awaits_cycle: bool
     ) -> None:
-        answers = group.held_answers if held else group.answers
+        answers = group.late_answers if awaits_cycle else group.answers
         group.timestamp = self._clock()
         try:
             answers.append((future, stage(group)))
         except DuemqError as error:
             future.set_exception(error)
 
-    def _write_soon(self, *, held: bool) -> None:
+    def _write_soon(self, *, awaits_cycle: bool) -> None:
         if self._soon is not None:
             return
-        if not held:
+        if not awaits_cycle:
             self._soon = self._loop.call_soon(self._write)
         elif self._hold is None:
             self._hold = self._loop.call_later(HOLD_S, self._write)
@@ -217,7 +222,7 @@ class GroupCommit:
             while self._waiting and group.bytes < GROUP_BYTES:
                 stage, future = self._waiting[0]
                 if not future.cancelled():
-                    self._stage(group, stage, future, held=False)
+                    self._stage(group, stage, future, awaits_cycle=False)
                 self._waiting.popleft()
             group.seal()
             if group.batch.is_empty():
@@ -245,12 +250,12 @@ class GroupCommit:
 
     def _finish(self, group: CommitGroup) -> None:
         self._publish(group)
-        for future, answer in chain(group.answers, group.held_answers):
+        for future, answer in chain(group.answers, group.late_answers):
             if not future.done():
                 future.set_result(answer)
         if self._open is not None or self._waiting:
             # Not at once: answered callers may have more for the next group.
-            self._write_soon(held=self._open is not None and self._open.held and not self._waiting)
+            self._write_soon(awaits_cycle=self._open is not None and self._open.awaits_cycle and not self._waiting)
         else:
             self._idle.set()
 
@@ -258,7 +263,7 @@ class GroupCommit:
         error = translate("writing the log", cause)
         self._failure = str(error)
         staged = [group] if self._open is None else [group, self._open]
-        answers = chain.from_iterable(chain(one.answers, one.held_answers) for one in staged)
+        answers = chain.from_iterable(chain(one.answers, one.late_answers) for one in staged)
         for future in chain((future for future, _ in answers), (future for _, future in self._waiting)):
             if not future.done():
                 failure = type(error)(self._failure)
