@@ -67,7 +67,7 @@ def _find(options: dict[str, Any], config: Path | None, role: Role | None) -> tu
     try:
         settings = Settings.load(config, options)
     except BadConfig as refused:
-        remedy = "docs/reference/configuration.md has every setting"
+        remedy = "conf/duemq.toml of the source has every setting"
         return role or Role.SERVE, [error("configuration", line, remedy) for line in str(refused).splitlines()]
     role = role or role_of(settings)
 

@@ -1,8 +1,7 @@
 """The settings: one frozen value, created once at start. Only this module reads the environment for them.
 
 Later ones win: defaults, the TOML file (`--config`, or `DUEMQ_CONFIG`), the environment (`DUEMQ_LISTEN`,
-`DUEMQ_LIMITS__MAX_DELAY`), the command line. `conf/duemq.toml` has every key with its default,
-`docs/reference/configuration.md` what each means.
+`DUEMQ_LIMITS__MAX_DELAY`), the command line. `conf/duemq.toml` has every key with its default and meaning.
 """
 
 from __future__ import annotations
