@@ -26,7 +26,7 @@ class SecureServer(Server):
         self.url = f"https://127.0.0.1:{self.port}"
         context = ssl.create_default_context(cafile=files.ca)
         context.load_cert_chain(files.cert, files.key)
-        self._http = httpx.Client(base_url=self.url, timeout=300, verify=context)
+        self.http = httpx.Client(base_url=self.url, timeout=300, verify=context)
 
 
 @pytest.fixture
