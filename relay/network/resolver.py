@@ -158,7 +158,8 @@ _threads: Final = BoundedSemaphore(_MAX_THREADS)
 
 async def _look_up(host: str) -> Sequence[str]:
     """Ask the system's resolver. If the caller gives up, the thread runs on, but does not keep the process alive."""
-    if not _threads.acquire(blocking=False):
+    threads = _threads
+    if not threads.acquire(blocking=False):
         raise OSError(f"{_MAX_THREADS} other names are being looked up")
     answer: Future[Sequence[str]] = Future()
     answer.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it any more
@@ -170,7 +171,7 @@ async def _look_up(host: str) -> Sequence[str]:
         except Exception as error:
             answer.set_exception(error)
         finally:
-            _threads.release()
+            threads.release()
 
     Thread(target=ask, name=f"look up {host}", daemon=True).start()
     return await asyncio.wrap_future(answer)

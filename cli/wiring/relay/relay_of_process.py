@@ -18,7 +18,6 @@ from duemq.cluster.relays.log import RelayFiguresPublisher
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import Rejected
 from duemq.model.topics.topic_names import TopicNames
-from duemq.storage.data_folder import log_id_of
 
 if TYPE_CHECKING:  # these import aiokafka, which a server without destinations does not need
     from duemq.client.consumer.base import ConsumerLog
@@ -104,6 +103,7 @@ class RelayOfProcess:
     def _log_of(self, group: str, options: ConsumerOptions) -> ConsumerLog:
         if self._schedule is not None:
             from duemq.relay.embedded.log import EmbeddedLog
+            from duemq.storage.data_folder import log_id_of
 
             log_id = "" if self._log is None else log_id_of(self._log)
             return EmbeddedLog(group, self._bus, self._schedule, self._admin.clock, log_id)
