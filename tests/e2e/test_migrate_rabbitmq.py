@@ -170,7 +170,9 @@ def test_from_celery_on_rabbitmq(broker: str, tmp_path: Path) -> None:
     variables = {"PYTHONPATH": str(tmp_path)}
     with ExitStack() as stack:
         stack.enter_context(server).start()
-        worker = Process(tmp_path / "worker.log", BIN / "celery", "-A", "tasks", "worker", "-c", 1, env=variables)
+        worker = Process(
+            tmp_path / "worker.log", BIN / "celery", "-A", "tasks", "worker", "-c", 1, "-l", "INFO", env=variables
+        )
         worker.start()
         stack.callback(worker.kill)
         wait_for(lambda: "ready." in worker.log, "the worker, which declares its queue")
