@@ -51,7 +51,9 @@ class Maintenance:
         self._measure, self._monotonic = measure, monotonic
         self._one = asyncio.Lock()
         self._purged_at = float("-inf")  # because of the disk
-        self._purges = Counter("duemq_purges_total", "Cleanings, by what asked", ["trigger"], registry=registry)
+        self._purges = Counter(
+            "duemq_purges_total", "Purges of forgotten messages, by what started them", ["trigger"], registry=registry
+        )
         for trigger in (SCHEDULE, DISK):
             self._purges.labels(trigger)
 
