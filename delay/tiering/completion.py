@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from duemq.delay.replica.prefetch import PrefetchedView
 from duemq.model.errors import CorruptStore
+from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.store import ShardStore
 
 _PART = 1_000  # marks read before other tasks run
@@ -52,21 +53,26 @@ async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
     """Complete all endings of these windows with their rows, including new ones, until the caller's next await. Raises
     DamagedFile."""
     windows = list(windows)
-    journal = store.watch(windows)  # knows the marks that the pass misses
+    journal = store.watch(windows)  # has the marks that the pass misses
     try:
         walk = CompletionPass(store, windows)
         while await walk.step():
             pass
-        while left := [window for window in windows if store.delay_files.rowless(window)]:
-            for window in left:
-                changes = journal.windows[window]
-                if not changes.dropped:
-                    raise CorruptStore(
-                        f"{store.path}: endings without rows are counted in window {window}, and there are none"
-                    )
-                await _complete(store, [changes.dropped.pop() for _ in range(min(len(changes.dropped), _PART))])
+        await complete_recorded(store, journal, windows)
     finally:
         store.end(journal)
+
+
+async def complete_recorded(store: ShardStore, journal: Journal, windows: Collection[int]) -> None:
+    """`complete_windows` without a pass: all endings had their rows when `journal` began."""
+    while left := [window for window in windows if store.delay_files.rowless(window)]:
+        for window in left:
+            rowless = journal.windows[window].rowless
+            if not rowless:
+                raise CorruptStore(
+                    f"{store.path}: endings without rows are counted in window {window}, and there are none"
+                )
+            await _complete(store, [rowless.pop() for _ in range(min(len(rowless), _PART))])
 
 
 async def _complete(store: ShardStore, keys: list[bytes]) -> None:

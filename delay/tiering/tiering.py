@@ -19,7 +19,7 @@ from duemq.background.loop import Loop
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.replica.replica import Replica
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.completion import CompletionPass, CompletionTimer, complete_windows
+from duemq.delay.tiering.completion import CompletionPass, CompletionTimer, complete_recorded, complete_windows
 from duemq.delay.tiering.tiering_policy import QuietWindows, TieringPolicy, runs_of
 from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
@@ -198,7 +198,7 @@ class TieringWorker:
                         await in_thread(store.ingest, sst)
                     self.failpoint("ingested")
                     for window in windows:
-                        await complete_windows(store, [window])
+                        await complete_recorded(store, journal, [window])
                         if store.delay_files.of(window) == before[window]:
                             old_paths += commit_load(store, window, journal.end(window), again=window in again)
                             self.failpoint("loaded")
@@ -240,7 +240,7 @@ class TieringWorker:
                 files_by_window = {file.about.window: file for file in new_files}
                 async with self._at_rest:
                     for window in windows:
-                        await complete_windows(store, [window])
+                        await complete_recorded(store, journal, [window])
                         if delay_files.of(window) != before[window]:
                             continue
                         file, changes = files_by_window.get(window), journal.end(window)

@@ -24,6 +24,8 @@ class WindowChanges:
         self.placed: dict[bytes, bytes] = {}
         self.removed: set[bytes] = set()
         self.dropped: set[bytes] = set()
+        self.rowless: set[bytes] = set()
+        """Of `dropped`: those cancelled without their rows. Who completes their endings takes them out."""
         self.overflown = False
         self.early: AbstractSet[bytes] = frozenset()
         """Keys that were placed, removed or dropped before the mark: a file may hold them or not."""
@@ -59,9 +61,14 @@ class Journal:
         self._most, self._bytes_left = most, _MAX_BYTES
 
     def record(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes],
+        dropped: AbstractSet[bytes],
+        rowless: Iterable[bytes] = (),
     ) -> None:
-        """`puts` and `deletes` include their prefixes. `dropped`: deleted keys whose message was in a file."""
+        """`puts` and `deletes` include their prefixes. `dropped`: deleted keys whose message was in a file; `rowless`:
+        those of them that were cancelled without their rows."""
         windows = self.windows
         for key, row in puts:
             if key[:1] == ROW and (changes := windows.get(window_of(due_of(key[1:])))) is not None:
@@ -74,6 +81,9 @@ class Journal:
                 else:
                     changes.placed.pop(key[1:], None)
                     changes.removed.add(key[1:])
+        for key in rowless:
+            if (changes := windows.get(window_of(due_of(key)))) is not None:
+                changes.rowless.add(key)
 
     def mark(self) -> None:
         for changes in self.windows.values():

@@ -358,7 +358,7 @@ class ShardStore:
         for count_key, number in self.delay_files.drop(dropped_keys, rowless):
             put(count_key, number)
         for journal in self._journals:
-            journal.record(puts, deletes, dropped_keys)
+            journal.record(puts, deletes, dropped_keys, rowless)
         for key in deletes:
             batch.delete(key)
         for start, count in windows.items():
