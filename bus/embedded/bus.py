@@ -27,18 +27,17 @@ from duemq.bus.base import (
 )
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.embedded import layout
-from duemq.bus.embedded.ahead import Ahead
-from duemq.bus.embedded.chunk import Chunk, frames_from
+from duemq.bus.embedded.chunk import Chunk
 from duemq.bus.embedded.chunk_reader import ChunkReader
 from duemq.bus.embedded.compactor import Compactor
 from duemq.bus.embedded.group_commit import CommitGroup, GroupCommit, Trim
 from duemq.bus.embedded.layout import PartitionStart
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
+from duemq.bus.embedded.log_view import AheadView, DurableView
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
 from duemq.bus.embedded.sync.aio import Aio
 from duemq.bus.embedded.sync.log_sync import kernel_aio
 from duemq.bus.embedded.tail import RecentChunks, TailCache
-from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, FolderRefused, Unavailable
 from duemq.model.messages.ids import MAX_OFFSET, RESTORED
@@ -75,8 +74,8 @@ class EmbeddedBus:
         self._history = ChunkReader(db)
         self.compactor = Compactor(db)
         self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio)
-        self._subscriptions = Subscriptions(self._commits.check)
-        self.ahead = Ahead(self._find, self._commits, self._history)
+        self._durable = DurableView(self._find, self._commits, self._history)
+        self.ahead = AheadView(self._find, self._commits, self._history)
         self._closing = asyncio.Lock()
         self._closed = False
 
@@ -110,19 +109,7 @@ class EmbeddedBus:
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
     ) -> list[StoredRecord]:
-        self._commits.check()
-        log_partition = self._find(topic, partition)
-        if log_partition is None or max_records < 1:
-            return []
-        offset = log_partition.skip(max(offset, log_partition.start.offset))
-        if offset >= log_partition.end:
-            return []
-        if offset >= log_partition.tail.first:
-            return frames_from(log_partition.tail.chunks_from(offset), offset, max_records, max_bytes)
-        records = self._history.read(log_partition, offset, max_records, max_bytes)
-        # A reader far behind never waits otherwise: let other tasks run.
-        await asyncio.sleep(0)
-        return records
+        return await self._durable.read(topic, partition, offset, max_records, max_bytes)
 
     async def end_offset(self, topic: str, partition: int) -> int:
         return self.reach(topic, partition)
@@ -141,13 +128,10 @@ class EmbeddedBus:
         return 0 if log_partition is None else self._history.first_since(log_partition, timestamp)
 
     def reach(self, topic: str, partition: int) -> int:
-        self._commits.check()
-        log_partition = self._find(topic, partition)
-        return 0 if log_partition is None else log_partition.end
+        return self._durable.reach(topic, partition)
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
-        self._commits.check()
-        return self._subscriptions.add(topic, partition)
+        return self._durable.subscribe(topic, partition)
 
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> EpochCommitter:
         epoch = await self._commits.submit(partial(self._stage_epoch, name))
@@ -394,8 +378,8 @@ class EmbeddedBus:
                 partition.key(0), partition.key(trim.cut), trim.start.position - partition.start.position
             )
             partition.start, partition.cut = trim
-        self._subscriptions.wake({partition.name for partition, _ in group.chunks})
+        self._durable.subscriptions.wake({partition.name for partition, _ in group.chunks})
 
     def _on_end(self) -> None:
-        self._subscriptions.wake_all()
+        self._durable.subscriptions.wake_all()
         self.ahead.subscriptions.wake_all()

@@ -2,7 +2,7 @@
 
     submit -> stage, in order of arrival -> write -> sync -> publish -> answers
 
-Only masters see anything of a group before its sync (`bus/embedded/ahead.py`): their commits for it are part of this
+Only masters see anything of a group before its sync (`AheadView`): their commits for it are part of this
 group or of a later one. One group is written and synced at a time, as one record of RocksDB's write-ahead log:
 `bus/embedded/wal.py` and `LogSync` rely on it. A failed group is the last one: only reopening the log shows whether it
 is on disk.

@@ -35,7 +35,7 @@ MAX_PARTITIONS = 0xFFFF
 
 
 class PartitionStart(NamedTuple):
-    """Where a trimmed partition begins, and what its last chunk would hold if it was trimmed, too."""
+    """The first offset of a trimmed partition; the time (ms) and position to continue from if no chunk is left."""
 
     offset: int = 0
     timestamp: int = 0
