@@ -34,7 +34,7 @@ def drain(harness: Harness, *, count: int, kill: bool = False, away: bool = Fals
     if not away:
         _end(harness, kill)
     early_end = away or now_ms() < first_due
-    harness.sleep_until(first_due + _WIDTH_MS, "waiting until all are overdue")
+    harness.sleep_until(first_due + _WIDTH_MS, "waiting until all messages are overdue")
     reader = harness.reader()
     started = now_ms()
     ready_s = harness.site.start()

@@ -57,7 +57,7 @@ def hand_overs(harness: Harness, *, count: int, times: int, rate: float, cancels
         Figure("before_p99", "lateness p99 beside cancels, before any take-over", then.p99, "ms"),
         Figure("after_p99", f"  after one and {times} hand-overs, apart from these", now.p99, "ms"),
         Figure("moved", "  moved by", (now.p99 / then.p99 - 1) * 100, "%", Target(MAX_MOVED)),
-        Figure("whole_p99", "  with what was due in a hand-over, or the second after it", whole.p99, "ms"),
+        Figure("whole_p99", "  with messages due in a hand-over, or in the second after it", whole.p99, "ms"),
         Figure("whole_max", "  highest", whole.max, "ms"),
         Figure("answers", "answers after the take-over", len(second)),
         vital("failures", "shards that failed or were stopped", site.failures()),

@@ -57,7 +57,7 @@ def http_api(
     """The HTTP API in front of a backend, and its background work.
 
     `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`: of the relays. `ended`: of the
-    relay in this process. The log tells who has access.
+    relay in this process. Logs whether API keys are required.
     """
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
@@ -70,8 +70,8 @@ def http_api(
             settings.listen,
             extra={"action": "http.keys", "keys": 0},
         )
-    selection = router_of(settings.proxy.selection, backend.shards)
-    gateway = gateway_for(backend, selection, settings.http.answer_timeout_ms / 1000, tracing)
+    router = router_of(settings.proxy.selection, backend.shards)
+    gateway = gateway_for(backend, router, settings.http.answer_timeout_ms / 1000, tracing)
     metrics.register(ReadinessCollector(gateway.readiness))
     lost = Counter(
         "duemq_trail_lost_entries", "Entries of the audit trail that could not be written.", registry=metrics

@@ -84,7 +84,7 @@ def posting(writing: WriteOptions) -> Callable[[Iterator[pa.RecordBatch]], Itera
     return post
 
 
-def settle(messages: Iterable[Any], writing: WriteOptions) -> None:
+def sum_up(messages: Iterable[Any], writing: WriteOptions) -> None:
     """Sum up all tasks on the driver. Raises JobFailed for refused rows, unless they are in a folder or skipped."""
     done = [one for one in messages if isinstance(one, WriteResult)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
@@ -107,7 +107,7 @@ class MessageWriter(DataSourceArrowWriter):
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        settle(messages, self._writing)
+        sum_up(messages, self._writing)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -120,7 +120,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write(iterator, self._writing)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        settle(messages, self._writing)
+        sum_up(messages, self._writing)
 
 
 def answered(

@@ -32,8 +32,7 @@ class LimitedGateway:
 
     `charge` gets the number of messages of each send, and of refs of each change. A change by name uses the id from a
     lookup. A caller for some topics has its own names (`model/messages/names.py`); those of an older version are still
-    found
-    (docs/adr/0057).
+    found (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:

@@ -41,7 +41,7 @@ class ConnectionLimits(NamedTuple):
 
 
 class Connection(Protocol):
-    """What is asked of a connection: see `HttpProtocol`. Times are those of the loop, s."""
+    """A connection, as `Connections` sees it: see `HttpProtocol`. Times are those of the loop, s."""
 
     transport: asyncio.Transport
     since: float

@@ -24,9 +24,7 @@ if TYPE_CHECKING:  # these import aiokafka, which a server without destinations 
     from duemq.client.consumer.options import ConsumerOptions
     from duemq.relay.base import Outlet
     from duemq.relay.embedded.log import Scheduler
-    from duemq.relay.relay import Relay
-
-OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
+    from duemq.relay.relay import OpenOutlet, Relay
 
 _BY = "relay"
 

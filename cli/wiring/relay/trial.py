@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from duemq.cli.wiring.relay.relay_of_process import OpenOutlet
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.proxy.relay_access import SystemReply
 
 if TYPE_CHECKING:
     from duemq.client.consumer.retry.headers import Headers
     from duemq.relay.base import Outlet
+    from duemq.relay.relay import OpenOutlet
 
 HEADER: Final = ("x-duemq-test", b"1")
 _CLOSE_S: Final = 10.0

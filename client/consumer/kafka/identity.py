@@ -17,7 +17,7 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.kafka.aiokafka_internals import client_of
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.done_ranges import Ranges
-from duemq.client.consumer.kafka.parked_partitions import ANEW, ParkedPartitions
+from duemq.client.consumer.kafka.parked_partitions import RECREATED, ParkedPartitions
 from duemq.client.consumer.kafka.positions import done_in, is_of, own_metadata, says_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
@@ -50,20 +50,20 @@ class TopicIdentity:
             return False
         turn, doubts = self._changes.turn, self._changes.doubts
         partitions, previous_ids = self._kafka.assignment(), self._starts.ids
-        begins = {each for each, offset in self._parking.parked.items() if offset == ANEW}
+        begins = {each for each, offset in self._parking.parked.items() if offset == RECREATED}
         async with asyncio.timeout(_ASK_S):
             ids = await topic_ids(client_of(self._kafka), {each.topic for each in partitions})
         places = await self._starts.places({*partitions, *(TopicPartition(topic, 0) for topic in self._topics)})
         if turn != self._changes.turn:
             return False
         metadata_by_partition = {each: own_metadata(place.offset, place.metadata) for each, place in places.items()}
-        anew = []
+        recreated = []
         for each in partitions:
             metadata, now = metadata_by_partition.get(each), ids.get(each.topic)
             same = is_of(metadata, now) if says_of(metadata) else previous_ids.get(each.topic, now) == now
             if now is not None and not same and each not in begins:
-                anew.append(each)
-        self._parking.park(dict.fromkeys(anew, ANEW))
+                recreated.append(each)
+        self._parking.park(dict.fromkeys(recreated, RECREATED))
         self.done = {
             each: done
             for each in partitions & places.keys()

@@ -76,7 +76,7 @@ class FileOffsets:
             raise CorruptStore(f"{self.path} is not a file of offsets: {error!r}") from error
         return dict(self._offsets)
 
-    def anew(self, ids: Mapping[str, str]) -> frozenset[str]:
+    def recreated(self, ids: Mapping[str, str]) -> frozenset[str]:
         """Topics whose id differs from the stored one. Their offsets are dropped. `ids`: current ids by topic."""
         with self._writing:
             other = frozenset(topic for topic, id_ in ids.items() if self._ids.get(topic, id_) != id_)

@@ -23,7 +23,7 @@ from duemq.client.consumer.kafka.starts import Starts, named
 
 log = logging.getLogger(__name__)
 
-ANEW: Final = -1
+RECREATED: Final = -1
 """Used as an offset: the partition's log is not the one that its offsets belong to."""
 
 _OTHERS_S = 0.5  # while another member starts a topic
@@ -47,13 +47,13 @@ class ParkedPartitions:
 
     @property
     def parked(self) -> dict[TopicPartition, int | None]:
-        """Partitions that are parked now, with the offset that is out of range, or `ANEW`; None: they have no
+        """Partitions that are parked now, with the offset that is out of range, or `RECREATED`; None: they have no
         offset."""
         return self._parked if self._turn == self._changes.turn else {}
 
     @property
     def unsure(self) -> Collection[TopicPartition]:
-        """Partitions of which no position may be stored: their records may come from a log that no longer exists.
+        """Partitions whose position must not be stored: their records may come from a log that no longer exists.
         During a rebalance, the ones parked before it."""
         return self._parked.keys() if self._changes.turn - self._turn <= self._changes.moving else ()
 
@@ -111,13 +111,13 @@ class ParkedPartitions:
         last = (await self._starts.lasts([partition]))[partition]
         if first <= offset <= last:
             first = offset  # a broker was behind for a moment
-        elif offset != ANEW and offset < first:
+        elif offset != RECREATED and offset < first:
             log.error(
                 "consumer of %s was at offset %d, and the log now starts at %d: records in between are lost",
                 named([partition]), offset, first, extra={"action": "out of range"},
             )  # fmt: skip
         else:
-            how = "is another one now" if offset == ANEW else f"ends at {last}, before offset {offset}"
+            how = "is another one now" if offset == RECREATED else f"ends at {last}, before offset {offset}"
             log.error(
                 "topic %s was recreated or truncated: the log of %s %s. It is read from its first record, at %d",
                 partition.topic, named([partition]), how, first, extra={"action": "made anew"},

@@ -37,7 +37,7 @@ from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.identity import TopicIdentity
 from duemq.client.consumer.kafka.offsets import FileOffsets
-from duemq.client.consumer.kafka.parked_partitions import ANEW, ParkedPartitions
+from duemq.client.consumer.kafka.parked_partitions import RECREATED, ParkedPartitions
 from duemq.client.consumer.kafka.positions import MAX_BYTES, metadata_of, with_done
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, commit_once, named
@@ -361,10 +361,10 @@ class KafkaMessageSource:
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
         ids = await topic_ids(client_of(self.kafka), self._topics)
-        anew = await asyncio.to_thread(self._file.anew, ids)
-        stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
+        recreated = await asyncio.to_thread(self._file.recreated, ids)
+        stored = {each: offset for each, offset in stored.items() if each.topic not in recreated}
         present = self.kafka.assignment()
-        self.parking.park({each: ANEW for each in present if each.topic in anew})
+        self.parking.park({each: RECREATED for each in present if each.topic in recreated})
         if additions := partitions - present:
             begun = self.starts.known_topics.union(each.topic for each in present)
             rest = additions - stored.keys()

@@ -66,7 +66,7 @@ class Aside:
         return now_s >= self._rest_until_s
 
     def first(self, keys: Collection[Hashable]) -> int:
-        """The offset to read from for these keys, without a gap to what is being reread already."""
+        """The offset to read from for these keys, so that no offset is skipped if records are already being reread."""
         return min(self._next, *(min(self._offsets[key]) for key in keys))
 
     def read_again(self, keys: Collection[Hashable], until: int, now_s: float) -> None:

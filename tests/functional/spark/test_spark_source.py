@@ -23,7 +23,7 @@ from duemq.pipeline.send import fields_of, shards_at
 from duemq.pipeline.spark_source.fields import check
 from duemq.pipeline.spark_source.listing import SCHEMA
 from duemq.pipeline.spark_source.options import WriteOptions
-from duemq.pipeline.spark_source.posting import answered, settle, write
+from duemq.pipeline.spark_source.posting import answered, sum_up, write
 from tests.support.http.proxy_site import SHARDS, proxy_site
 from tests.support.spark.spark_site import spark_tests
 
@@ -276,9 +276,9 @@ def test_what_the_driver_says_of_refusals() -> None:
     one = write([batch], writing)
     assert (one.accepted, one.repeated, one.refused) == (0, 0, 1)
     with pytest.raises(JobFailed, match=r"2 of 2 rows were refused, the others are scheduled \(None: name: is null"):
-        settle([one, None, one], writing)
-    settle([one], WriteOptions(Server("http://x"), skip=True))
-    settle([None], writing)
+        sum_up([one, None, one], writing)
+    sum_up([one], WriteOptions(Server("http://x"), skip=True))
+    sum_up([None], writing)
 
 
 def test_types_of_columns_are_checked() -> None:

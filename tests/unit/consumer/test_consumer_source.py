@@ -24,7 +24,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import Ranges
 from duemq.client.consumer.kafka.offsets import FileOffsets
-from duemq.client.consumer.kafka.parked_partitions import ANEW
+from duemq.client.consumer.kafka.parked_partitions import RECREATED
 from duemq.client.consumer.kafka.positions import metadata_of, own_metadata, topics_in, with_done
 from duemq.client.consumer.kafka.source import KafkaMessageSource
 from duemq.client.consumer.options import ConsumerOptions
@@ -103,11 +103,11 @@ def test_the_file_knows_topics_that_are_not_there_yet(tmp_path: Path) -> None:
 def test_the_file_forgets_offsets_of_a_topic_made_anew(tmp_path: Path) -> None:
     other = TopicPartition("other", 0)
     offsets = FileOffsets(tmp_path, "g", "host")
-    assert not offsets.anew({"t": "a", "other": "b"})
+    assert not offsets.recreated({"t": "a", "other": "b"})
     offsets.save({T0: 5, other: 6})
     again = FileOffsets(tmp_path, "g", "host")
     again.load()
-    assert again.anew({"t": "c"}) == {"t"} and not again.anew({"t": "c", "other": "b"})
+    assert again.recreated({"t": "c"}) == {"t"} and not again.recreated({"t": "c", "other": "b"})
     again.save({})
     assert FileOffsets(tmp_path, "g", "host").load() == {other: 6} and sorted(again.topics) == ["other", "t"]
 
@@ -132,10 +132,12 @@ def test_a_topic_with_another_id_is_read_anew() -> None:
         source.changes.moving = False
         kafka.commits = {T0: OffsetAndMetadata(15, metadata_of(15, "f" * 8)), T1: OffsetAndMetadata(15, "foreign")}
         assert await identity.compare() and not source.changes.in_doubt.is_set()
-        assert source.parking.parked == {T0: ANEW}
+        assert source.parking.parked == {T0: RECREATED}
         kafka.id <<= 40
         assert await identity.compare()
-        assert source.parking.parked == {T0: ANEW, T1: ANEW, RETRY: ANEW}, "none says what it is of, but it changed"
+        assert source.parking.parked == {T0: RECREATED, T1: RECREATED, RETRY: RECREATED}, (
+            "none says what it is of, but it changed"
+        )
         await source.store({T0: 10, T1: 10, RETRY: 10}, source.changes.turn)
         source.parking.parked.clear()
         assert await identity.compare() and not source.parking.parked
@@ -279,7 +281,7 @@ def test_a_group_that_mirrormaker_copied_goes_on_where_its_offset_is(topic_id: s
         kafka.commits = {T0: OffsetAndMetadata(12, own), T1: OffsetAndMetadata(15, own)}
         assert await source.compare()
         assert T0 not in source.parking.parked, "it was copied: the ids of two clusters differ"
-        assert (source.parking.parked.get(T1) == ANEW) is (topic_id is not None), "it is of this cluster"
+        assert (source.parking.parked.get(T1) == RECREATED) is (topic_id is not None), "it is of this cluster"
         assert T0 not in source.identity.done, "what is done is relative to the offset that it was written for"
         assert source.identity.done.get(T1) == (None if topic_id else done)
 
@@ -309,9 +311,9 @@ def test_an_offset_beyond_the_end_that_is_met_while_the_ids_are_asked_for() -> N
             source.parking.park({T0: 15})
 
         kafka.on_ask = meet
-        assert not await source.compare() and source.parking.parked[T0] == ANEW
+        assert not await source.compare() and source.parking.parked[T0] == RECREATED
         assert await source.compare()
-        assert source.parking.parked[T0] == ANEW, "it is found once only: none of its offsets says what it is of"
+        assert source.parking.parked[T0] == RECREATED, "it is found once only: none of its offsets says what it is of"
 
     with_source(kafka, use)
 
@@ -353,7 +355,7 @@ def test_nothing_is_handled_before_it_is_known_which_log_it_is_of() -> None:
         pulling = asyncio.create_task(source.pull(0, 1))
         await asyncio.sleep(0)
         assert not pulling.done()
-        source.parking.park({T0: ANEW})
+        source.parking.park({T0: RECREATED})
         source.changes.confirm(source.changes.doubts)
         assert await pulling == {T1: ["of the same"]}
         source.changes.doubt()

@@ -13,7 +13,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from duemq.client.consumer.kafka.parked_partitions import ANEW, ParkedPartitions
+from duemq.client.consumer.kafka.parked_partitions import RECREATED, ParkedPartitions
 from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
@@ -106,7 +106,7 @@ def test_a_partition_begins_when_brokers_are_back(error: Exception, caplog: pyte
         (5, 10, "now starts at 10: records in between are lost", []),
         (15, 15, "", []),
         (21, 10, "topic t was recreated or truncated: the log of t-0 ends at 20, before offset 21", [T0]),
-        (ANEW, 10, "topic t was recreated or truncated: the log of t-0 is another one now", [T0]),
+        (RECREATED, 10, "topic t was recreated or truncated: the log of t-0 is another one now", [T0]),
     ],
 )
 def test_an_offset_that_is_out_of_range(

@@ -93,7 +93,7 @@ def record_of(partition: TopicPartition, offset: int, headers: Mapping[int, obje
 
 
 class Back:
-    """What was sent back. Opens `log`."""
+    """Collects the messages that the consumer sends back. Opens `log`."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

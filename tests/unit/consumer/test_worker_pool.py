@@ -209,7 +209,7 @@ async def test_a_partition_that_goes_takes_along_what_was_not_begun() -> None:
 
 
 async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
-    """A closed connection, a future of somebody else: it is a failure, and the worker goes on."""
+    """A closed connection, a future of another task: it is a failure, and the worker goes on."""
     owner = Owner()
 
     async def handle(message: Message) -> None:

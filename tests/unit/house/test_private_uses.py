@@ -1,4 +1,4 @@
-"""Tests ask through public names: a test of what is inside an object breaks with each renaming, and proves little."""
+"""Tests ask through public names: a test of private attributes breaks with each renaming, and proves little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four operations are followed through so many files and forms at most."""
+"""Four operations pass through no more files and forms than before."""
 
 from __future__ import annotations
 

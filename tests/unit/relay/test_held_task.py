@@ -41,12 +41,12 @@ DRAMATIQ = {
 }  # fmt: skip
 
 
-def held(**fields: Any) -> bytes:
+def task_payload(**fields: Any) -> bytes:
     return Envelope(**PLAIN | fields).encode()
 
 
 def task(**fields: Any) -> CeleryTask:
-    return celery_task(out_message(payload=held(**fields)))
+    return celery_task(out_message(payload=task_payload(**fields)))
 
 
 def redis_words(payload: bytes, envelope: str = "celery", **options: Any) -> Words:
@@ -85,7 +85,7 @@ def test_another_payload_is_rejected(payload: bytes, envelope: str) -> None:
     ],
 )
 def test_a_task_is_an_element_of_kombus_list(priority: int, name: bytes) -> None:
-    words = redis_words(held(priority=priority), dedup_window=0)
+    words = redis_words(task_payload(priority=priority), dedup_window=0)
     assert words[:2] == ("LPUSH", name)
     message = kombu_json.loads(words[2])
     tag = message["properties"].pop("delivery_tag")
@@ -94,7 +94,7 @@ def test_a_task_is_an_element_of_kombus_list(priority: int, name: bytes) -> None
         "properties": PLAIN["properties"]
         | {"delivery_info": {"exchange": "", "routing_key": "mail"}, "priority": priority, "body_encoding": "base64"},
     }  # fmt: skip
-    again = redis_words(held(priority=priority), dedup_window=0)
+    again = redis_words(task_payload(priority=priority), dedup_window=0)
     assert kombu_json.loads(again[2])["properties"]["delivery_tag"] != tag
 
 
@@ -103,19 +103,19 @@ def test_a_task_is_an_element_of_kombus_list(priority: int, name: bytes) -> None
     [{"routing_key": 7}, {"headers": {"at": {"__type__": "datetime", "__value__": "soon"}}}, {"expires": "soon"}],
 )
 def test_a_task_with_a_part_that_cannot_be_read_is_rejected(change: dict[str, Any]) -> None:
-    payload = json.dumps(json.loads(held()) | change).encode()
+    payload = json.dumps(json.loads(task_payload()) | change).encode()
     with pytest.raises(NotMapped) as refused:
         Mapping(RabbitMqOptions(envelope="celery")).publication(out_message(payload=payload))
     assert refused.value.reply[:2] == (Result.REJECTED, "no_task")
 
 
 def test_the_name_may_have_a_prefix() -> None:
-    assert redis_words(held(), name="app:{{ queue }}", dedup_window=0)[1] == b"app:mail"
+    assert redis_words(task_payload(), name="app:{{ queue }}", dedup_window=0)[1] == b"app:mail"
 
 
 def test_redis_has_no_exchanges() -> None:
     with pytest.raises(NotMapped) as refused:
-        redis_words(held(exchange="e"))
+        redis_words(task_payload(exchange="e"))
     assert refused.value.reply.status == "exchange"
 
 
@@ -131,7 +131,7 @@ def test_a_message_of_dramatiq_is_in_a_hash_and_its_new_id_in_a_list() -> None:
 
 def test_a_task_is_a_message_of_rabbitmq_with_types() -> None:
     mapping = Mapping(RabbitMqOptions(envelope="celery"))
-    message = out_message(payload=held(exchange="e", priority=7, expires=datetime(2099, 1, 1, tzinfo=UTC)))
+    message = out_message(payload=task_payload(exchange="e", priority=7, expires=datetime(2099, 1, 1, tzinfo=UTC)))
     made = mapping.publication(message)
     assert (made.exchange, made.routing_key, made.body) == ("e", "mail", b"[]")
     properties = made.properties
