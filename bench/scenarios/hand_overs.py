@@ -28,9 +28,10 @@ _BEGUN = 0.02  # share of the cancels: then the last ledger entry before the fir
 
 
 def hand_overs(harness: Harness, *, count: int, times: int, rate: float, cancels_per_s: float) -> ScenarioOutcome:
-    """`rate` messages/s next to `cancels_per_s`: for `count` cancels in one window, and then for as many in another.
+    """`rate` messages/s next to `cancels_per_s`, three times: for `count` cancels in each of three windows.
 
-    Both windows are in delay files by then. Early in the second part one node hands over all of its shards, and a node
+    All windows are in delay files by then. Nothing happens beside the first and the second, so that these show how
+    much one part differs from another by itself. Early in the third one node hands over all of its shards, and a node
     does so `times` more.
     """
     from duemq.bench.system.cluster import BenchCluster  # imports aiokafka, which the embedded bus does not need
@@ -40,28 +41,32 @@ def hand_overs(harness: Harness, *, count: int, times: int, rate: float, cancels
         raise SiteError("shards change hands between nodes: use --nodes 2 or more")
     notes = warm_up.warm_up(harness, rate)
     start = (int(now_ms()) + _AHEAD_MS) // WINDOW_MS * WINDOW_MS
-    windows = [SendWindow(start + n * WINDOW_MS, start + (n + 1) * WINDOW_MS) for n in range(2)]
-    first, second = [harness.fill(harness.job(count, window, 1), "filling").ids for window in windows]
-    harness.sleep_while(lambda: site.sealed() < 2 * count, _SEALED_WITHIN_S, "sealing")
+    windows = [SendWindow(start + n * WINDOW_MS, start + (n + 1) * WINDOW_MS) for n in range(3)]
+    first, second, third = [harness.fill(harness.job(count, window, 1), "filling").ids for window in windows]
+    harness.sleep_while(lambda: site.sealed() < 3 * count, _SEALED_WITHIN_S, "sealing")
     pauses: list[tuple[float, float]] = []
     before, wrong = _beside(harness, site, "before", rate, first, cancels_per_s, [], pauses)
+    control, wrong_control = _beside(harness, site, "control", rate, second, cancels_per_s, [], pauses)
     turns = [_BEGUN, *((turn + 1) / (times + 1) for turn in range(times))]
-    after, more = _beside(harness, site, "after", rate, second, cancels_per_s, turns, pauses)
+    after, wrong_after = _beside(harness, site, "after", rate, third, cancels_per_s, turns, pauses)
     due = after.at_ms - after.lateness_ms
     apart = np.ones(len(due), np.bool_)
     for began, ended in pauses:
         apart &= (due < began) | (due > ended)
-    then, now, whole = spread(before.lateness_ms), spread(after.lateness_ms[apart]), spread(after.lateness_ms)
-    lost = sum(one.lost + one.duplicate + one.early + one.wrong_due + one.unasked for one in (before, after))
+    then, still = spread(before.lateness_ms), spread(control.lateness_ms)
+    now, whole = spread(after.lateness_ms[apart]), spread(after.lateness_ms)
+    lost = sum(one.lost + one.duplicate + one.early + one.wrong_due + one.unasked for one in (before, control, after))
     figures = (
         Figure("before_p99", "lateness p99 beside cancels, before any take-over", then.p99, "ms"),
+        Figure("control_p99", "  the same once more, still without a take-over", still.p99, "ms"),
+        Figure("control_moved", "    moved by", (still.p99 / then.p99 - 1) * 100, "%"),
         Figure("after_p99", f"  after one and {times} hand-overs, apart from these", now.p99, "ms"),
-        Figure("moved", "  moved by", (now.p99 / then.p99 - 1) * 100, "%", Target(MAX_MOVED)),
+        Figure("moved", "    moved from the second by", (now.p99 / still.p99 - 1) * 100, "%", Target(MAX_MOVED)),
         Figure("whole_p99", "  with messages due in a hand-over, or in the second after it", whole.p99, "ms"),
         Figure("whole_max", "  highest", whole.max, "ms"),
-        Figure("answers", "answers after the take-over", len(second)),
+        Figure("answers", "answers after the take-over", len(third)),
         vital("failures", "shards that failed or were stopped", site.failures()),
-        vital("not_cancelled", "answered other than cancelled", wrong + more),
+        vital("not_cancelled", "answered other than cancelled", wrong + wrong_control + wrong_after),
         vital("wrong", "lost, twice, early or never asked for", lost),
     )
     return ScenarioOutcome(figures, notes)
