@@ -182,20 +182,21 @@ class Application:
             request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies depend on it
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             if grant is NOTHING:
-                _count_as_stranger(request)
+                await _admit_stranger(request)
             return await self._answer_console(request, self._limited(request, grant))
         target = self._router.find(request)
         is_closed = path.startswith("/v1/") if target is None else target.scope is not None and path not in self._open
         if is_closed:
             granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
+                await share_of(request).wait_as_stranger(_address(request))
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 raise Rejected("unauthorised", detail)
             request.scope[GRANT] = grant = granted
             if grant.topics or grant.rate:
                 return await self._route(request, target, grant, self._limited(request, grant))
         else:
-            _count_as_stranger(request)
+            await _admit_stranger(request)
         return await self._route(request, target, grant, self.service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
@@ -243,20 +244,26 @@ class Application:
         if (admin := self.service.access.admin) is None:
             return
         scope = request.scope
-        by, path, client = caller_name(request), scope["path"], scope.get("client")
+        by, path = caller_name(request), scope["path"]
         action = f"{scope['method']} {scope.get(_AUDITED, path)}"
-        address = client[0] if client else ""
         target = ", ".join(scope.get(TOUCHED, ())) or path
-        entry = TrailEntry(self.service.clock(), by, address, action, target, status, code, request_id)
+        entry = TrailEntry(self.service.clock(), by, _address(request), action, target, status, code, request_id)
         if status < 400 or status in _MAYBE_DONE:
             await admin.trail.act(entry)
         else:
             admin.trail.deny(entry)
 
 
-def _count_as_stranger(request: Request) -> None:
+async def _admit_stranger(request: Request) -> None:
+    share, address = share_of(request), _address(request)
+    await share.wait_as_stranger(address)
+    share.count_as_stranger(address)
+
+
+def _address(request: Request) -> str:
+    """The caller's, or an empty string if the connection has none (a Unix socket)."""
     client = request.scope.get("client")
-    share_of(request).count_as_stranger(client[0] if client else "")
+    return client[0] if client else ""
 
 
 def _log_access(request: Request, response: Response, request_id: str) -> None:

@@ -2,7 +2,7 @@
 
 A request over a bound is refused at once with 503, before any of it is read; nothing queues in memory. A body that does
 not arrive does not keep its place: the oldest one is dropped for a new request. Strangers, callers without a grant,
-share a small pool and have fewer places per address (docs/adr/0067).
+share a small pool, have fewer places per address (docs/adr/0067), and a pace.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duemq.model.errors import Unavailable
 from duemq.web.problem import unavailable_response
 from duemq.web.request_id import RequestIds
+from duemq.web.stranger_pace import StrangerPace
 
 _SHARE: Final = "duemq.share"  # key of a request's share in its scope
 # Monitoring must see a server even while it is full.
@@ -110,6 +111,7 @@ class Strangers:
     def __init__(self) -> None:
         self.bytes = 0
         self.by_address = Counter[str]()
+        self.pace = StrangerPace()
 
     @property
     def requests(self) -> int:
@@ -132,6 +134,17 @@ class Share:
         self.address: str | None = None  # of a stranger
         self.body_since = 0.0  # s, of the loop
         self._body: asyncio.Timeout | None = None
+
+    async def wait_as_stranger(self, address: str) -> None:
+        """Wait for the turn of a request without a grant. Raises Unavailable if too many wait."""
+        if not self._requests:
+            return
+        wait_s = self._admission.strangers.pace.wait_s(address, asyncio.get_running_loop().time())
+        if wait_s is None:
+            self._admission.on_stranger_refused()
+            raise Unavailable("too many requests without a key wait for their turn here")
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
 
     def count_as_stranger(self, address: str) -> None:
         """Count it from now on as a request without a grant. Raises Unavailable."""
