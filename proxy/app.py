@@ -37,7 +37,7 @@ from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.proxy.table import ENDPOINTS
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.web.admission import Admission, share_of
+from duemq.web.admission.admission import Admission, share_of
 from duemq.web.body import header
 from duemq.web.connection.exchange import respond
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response

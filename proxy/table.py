@@ -145,6 +145,9 @@ _IDS = (
 _READY = """\
 If it is not ready, the problem has the members `reason` and `shards`, the latter in the form described for 200. It
 reveals no topics and addresses; `/v1/cluster` and the log have details."""
+_FRAMES = """\
+With `Connection: Upgrade` and `Upgrade: duemq-frames/1`: see `docs/reference/frames.md`. Each request needs the scope
+of its endpoint."""
 _METRICS = """\
 It names topics. With `http.open_metrics = true` it needs no key."""
 _STATE = ResponseSpec("The message.", schemas.MessageState)
@@ -153,7 +156,7 @@ _PENDING = ResponseSpec(
     "The answer is not known yet. It will be one of the others: try again later.", schemas.Pending,
     {"Location": "Where to look."},
 )  # fmt: skip
-_EVENTS = {JSON: schemas.Records, "text/event-stream": {"type": "string"}}
+_EVENTS = {JSON: schemas.Records, "text/event-stream": _TEXT, "application/x-ndjson": _TEXT}
 
 
 @cache
@@ -178,9 +181,10 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
-        {200: ResponseSpec("Records and the cursor after them, or with Accept: text/event-stream a stream.", _EVENTS)},
+        {200: ResponseSpec("Records and the cursor after them, or a stream if Accept names its type.", _EVENTS)},
         ("bad_topic", "bad_query", "bad_cursor", "forbidden", "not_supported", *_DOWN), _RECORDS,
-        notes="In a stream each event's data is one record and its id the cursor after it; max and wait do not apply.",
+        notes="In a stream of events each event's data is one record and its id the cursor after it; in one of lines "
+        "each line is a page, or empty as a sign of life. max and wait do not apply.",
         scope=Scope.READ,
     ),
     Endpoint(
@@ -360,6 +364,11 @@ ENDPOINTS = (
         "GET", "/v1/limits", service.limits, "What this server accepts", "service",
         {200: ResponseSpec("The limits, to check a message before it is sent.", schemas.Limits)},
         scope=Scope.READ,
+    ),
+    Endpoint(
+        "GET", "/v1/frames", service.frames, "Send many requests on one connection", "service",
+        {101: ResponseSpec("The connection speaks frames from now on.", None, {"Upgrade": "`duemq-frames/1`"})},
+        ("upgrade_required",), notes=_FRAMES, scope=None,
     ),
     Endpoint(
         "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Make a node hand over its shards", "service",

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from duemq.model.errors import Rejected, Unavailable
-from duemq.web.admission import Share, share_of
+from duemq.web.admission.admission import Share, share_of
 
 SMALL_BODY_BYTES = 64 << 10
 _HEADERS: Final = "duemq.headers"  # key of the headers by name in the scope of a request

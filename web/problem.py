@@ -77,6 +77,7 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "foreign_host": ProblemType(421, "Not a name of this server"),
     "idempotency_conflict": ProblemType(422, "The Idempotency-Key was used for another message"),
     "bad_delay_file": ProblemType(422, "The file cannot be imported"),
+    "upgrade_required": ProblemType(426, "Speaks frames, not HTTP"),
     "rate_limited": ProblemType(429, "Too many requests"),
     "head_too_large": ProblemType(431, "The head is too large"),
     "internal": ProblemType(500, "A fault in the server"),

@@ -30,8 +30,8 @@ _BEGUN = 0.02  # share of the cancels: then the last ledger entry before the fir
 def hand_overs(harness: Harness, *, count: int, times: int, rate: float, cancels_per_s: float) -> ScenarioOutcome:
     """`rate` messages/s next to `cancels_per_s`, three times: for `count` cancels in each of three windows.
 
-    All windows are in delay files by then. Nothing happens beside the first and the second, so that these show how
-    much one part differs from another by itself. Early in the third one node hands over all of its shards, and a node
+    All windows are in delay files by then. Nothing happens beside the first and the second, so that they show how
+    much two equal parts differ. Early in the third one node hands over all of its shards, and a node
     does so `times` more.
     """
     from duemq.bench.system.cluster import BenchCluster  # imports aiokafka, which the embedded bus does not need

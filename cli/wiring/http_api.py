@@ -84,7 +84,9 @@ def http_api(
         settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures, ended),
     )  # fmt: skip
     app.admission.on_stranger_refused = Counter(
-        "duemq_strangers_refused", "Requests without a key, refused because too many were in flight or waited.", registry=metrics
+        "duemq_strangers_refused",
+        "Requests without a key, refused because too many were in flight or waited.",
+        registry=metrics,
     ).inc
     app.consumer_names.on_refused = Counter(
         "duemq_consumer_names_refused", "Cursors refused because the caller has too many names.", registry=metrics

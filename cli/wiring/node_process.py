@@ -38,7 +38,7 @@ from duemq.election.base import Member
 from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.model.errors import BadConfig
 from duemq.storage.data_folder import SNAPSHOTS, Folder
-from duemq.web.admission import Admission
+from duemq.web.admission.admission import Admission
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 from duemq.web.status import ReadinessCollector
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ssl
 import traceback
 from typing import Any
+from urllib.request import getproxies
 
 import httpx
+
+from duemq.client.http.frames.frame_transport import FrameTransport
 
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no certificate
 
@@ -27,10 +30,14 @@ class AsyncHttp(httpx.AsyncClient):
     httpcore 1.0 requests the socket before it sends anything, and raises AttributeError. Raises `httpx.ReadError` if
     TLS ends with an error, such as a server's refusal of our certificate.
 
-    `https_only`: raise `httpx.UnsupportedProtocol` for http://.
+    `https_only`: raise `httpx.UnsupportedProtocol` for http://. `frames`: use frames if the server speaks them, and no
+    proxy is between.
     """
 
-    def __init__(self, *, https_only: bool = False, **options: Any) -> None:
+    def __init__(self, *, https_only: bool = False, frames: bool = False, **options: Any) -> None:
+        has_proxy = options.get("trust_env", True) and getproxies()
+        if frames and options.get("transport") is None and not has_proxy:
+            options["transport"] = FrameTransport(options.get("verify", True))
         super().__init__(**options)
         self._https_only = https_only
 

@@ -34,7 +34,7 @@ from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.messages.key import KEY_BYTES
 from duemq.web import status
-from duemq.web.admission import Admission, AdmissionMiddleware
+from duemq.web.admission.admission import Admission, AdmissionMiddleware
 from duemq.web.body import read_body
 from duemq.web.json_response import JsonResponse, in_slices
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response

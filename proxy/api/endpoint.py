@@ -32,7 +32,7 @@ from duemq.proxy.request.request_rules import RequestRules, unexpected_body
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.web.admission import share_of
+from duemq.web.admission.admission import share_of
 from duemq.web.body import body_under_way
 from duemq.web.problem import problem_response, rejection
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from duemq.model.callers.access import Grant
 from duemq.model.errors import Rejected
+from duemq.model.frames.frame import PROTOCOL
 from duemq.model.messages.import_command import MAX_FILES, MAX_ROWS
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.timing import shown
@@ -19,6 +20,7 @@ from duemq.proxy.api.endpoint import Service
 from duemq.web import status
 from duemq.web.body import header
 from duemq.web.json_response import JsonResponse
+from duemq.web.problem import problem, problem_response
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -49,6 +51,13 @@ async def limits(service: Service, request: Request) -> Response:
         },
         "now_ms": service.clock(),
     })  # fmt: skip
+
+
+async def frames(service: Service, request: Request) -> Response:
+    """Answers a request without the upgrade, which the connection itself accepts."""
+    protocol = PROTOCOL.decode()
+    document = problem("upgrade_required", f"this path speaks {protocol}: docs/reference/frames.md")
+    return problem_response(document, {"Upgrade": protocol, "Connection": "upgrade"})
 
 
 def _topics(allowed: Sequence[str], grant: Grant) -> list[str]:

@@ -18,7 +18,7 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.rate_limit import charge
 from duemq.proxy.request.message_ref import message_ref, unknown
 from duemq.proxy.story.readers import MAX_READERS, is_return, is_told, readers_of
-from duemq.web.admission import share_of
+from duemq.web.admission.admission import share_of
 from duemq.web.json_response import JsonResponse
 
 

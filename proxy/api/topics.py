@@ -22,11 +22,10 @@ from duemq.proxy.api.endpoint import JSON, Service
 from duemq.proxy.request.json_body import check_fields, read_json
 from duemq.proxy.request.message_ref import check_topic
 from duemq.proxy.request.query import read_number, read_query, read_wait
-from duemq.proxy.response.event_stream import MEDIA_TYPE as EVENTS
-from duemq.proxy.response.event_stream import EventStream
 from duemq.proxy.response.record_page import PageResponse, read_piece
+from duemq.proxy.response.record_stream import EVENTS, LINES, RecordStream
 from duemq.proxy.response.topic_reader import Page, TopicReader, readable
-from duemq.web.admission import share_of
+from duemq.web.admission.admission import share_of
 from duemq.web.body import SMALL_BODY_BYTES, header
 from duemq.web.json_response import JsonResponse
 
@@ -69,11 +68,12 @@ async def get_records(service: Service, request: Request) -> Response:
     query = read_query(request, _PARAMETERS)
     most = read_number(query, "max", DEFAULT_RECORDS, MAX_RECORDS)
     wait_ms = read_wait(query, service.max_wait_ms)
-    streamed = request.method == "GET" and EVENTS in (header(request, b"accept") or "")
-    after = query.get("after", header(request, b"last-event-id") if streamed else None)
+    accepted = header(request, b"accept") or ""
+    streamed = next((form for form in (EVENTS, LINES) if form in accepted), None) if request.method == "GET" else None
+    after = query.get("after", header(request, b"last-event-id") if streamed == EVENTS else None)
     offsets = await _start(service, topic, after, query.get("consumer"))
-    if streamed:
-        return EventStream(bus, topic, offsets, service.endings, share_of(request))
+    if streamed is not None:
+        return RecordStream(streamed, bus, topic, offsets, service.endings, share_of(request))
     reader = TopicReader(bus, topic, offsets)
     first = await read_piece(reader, most, share_of(request))
     if not first and wait_ms:

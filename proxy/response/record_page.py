@@ -11,7 +11,7 @@ from duemq.model.errors import DuemqError
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_reader import Page, TopicReader, page_bytes
-from duemq.web.admission import Share
+from duemq.web.admission.admission import Share
 from duemq.web.connection.exchange import respond
 
 _PAGE_BYTES = 8 << 20

@@ -13,7 +13,7 @@ from duemq.cluster.shards.shard_reader import MessageState
 from duemq.model.errors import Unavailable
 from duemq.model.messages.record import Record, StoredRecord, unpack_record
 from duemq.proxy.response.topic_reader import readable
-from duemq.web.admission import Share
+from duemq.web.admission.admission import Share
 
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before other tasks run
 _MAX_RECORDS, _MAX_BYTES = 50_000, 32 << 20  # of a story

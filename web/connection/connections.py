@@ -49,7 +49,7 @@ class Connection(Protocol):
     unread_since: float | None
 
     @property
-    def cycle(self) -> object | None: ...
+    def has_asked(self) -> bool: ...
     @property
     def sends_body(self) -> bool: ...
     @property
@@ -176,7 +176,7 @@ class Connections:
             return "the client does not send its body" if wait_s > limits.body_s else None
         if connection in self._served:
             return None
-        if connection.cycle is None:
+        if not connection.has_asked:
             return "the client sends no request" if wait_s > limits.head_s else None
         if connection.head_since is not None:
             start_s = max(connection.head_since, connection.since)

@@ -9,6 +9,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from duemq.web.frames.frame_stream import FrameStream
+
 _NO_BODY: Final = frozenset((204, 304))
 
 
@@ -56,10 +58,10 @@ class Exchange(RequestResponseCycle):
 
 
 async def respond(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a response: a finished one with one write, if `send` is that of an `Exchange`."""
+    """Send a response: a finished one with one write, if `send` is that of an `Exchange` or a `FrameStream`."""
     exchange = getattr(send, "__self__", None)
     if (
-        type(exchange) is Exchange
+        type(exchange) in (Exchange, FrameStream)
         and type(response).__call__ is Response.__call__
         and response.background is None
         and exchange.answer(response.status_code, response.raw_headers, response.body)

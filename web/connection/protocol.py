@@ -7,15 +7,16 @@ import logging
 import ssl
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
-from urllib.parse import unquote
 
-from httptools import parse_url
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from duemq.model.frames.frame import PATH, PROTOCOL
 from duemq.web.body import headers_of
 from duemq.web.connection.connections import DRAINING, Connections
 from duemq.web.connection.exchange import Exchange
+from duemq.web.frames.frame_connection import FrameConnection
 from duemq.web.problem import malformed_answer
+from duemq.web.request_target import target_of
 from duemq.web.same_origin import SAFE_METHODS
 from duemq.web.tls.transport import TlsTransport
 
@@ -28,6 +29,7 @@ _quiet.setLevel(logging.ERROR)
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _VERSIONS = frozenset(("1.0", "1.1"))
 _AHEAD = 100  # the most pipelined requests before an answer; each takes some KiB
+_UPGRADED: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % PROTOCOL
 _LINGER_S = 1.0  # for the client to read the last answer, or to show that it is still there
 
 
@@ -45,6 +47,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.head_since: float | None = None  # when the first part of a head came
         self.unread_since: float | None = None  # when the unsent bytes passed the transport's mark
         self._served: RequestResponseCycle | None = None
+        self._frames: FrameConnection | None = None  # since the upgrade
         self._unbounded = 0  # bytes of an incomplete head, or outside of head and body
         self._open_head_bytes = 0  # how many of them the parser may hold
         self._moved = False  # whether the latest data contained part of a body
@@ -62,6 +65,11 @@ class HttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and self.cycle.more_body
 
     @property
+    def has_asked(self) -> bool:
+        """Whether it has sent a request."""
+        return self.cycle is not None or self._frames is not None
+
+    @property
     def can_ask_again(self) -> bool:
         """Whether the current request has no effect if the connection is closed, so that the client can repeat it."""
         served = self._served
@@ -69,7 +77,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def close_after_answer(self) -> None:
         """Announce it in the answer, or in the next one if the head has been sent."""
-        if self.cycle is not None and not self.cycle.response_started:
+        if self._frames is not None:
+            self._frames.go_away()
+        elif self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     # --- events of the transport ----------------------------------------------------------------------------------
@@ -82,18 +92,24 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.among.remove(self)
         self.among.open_head_bytes -= self._open_head_bytes
+        if self._frames is not None:
+            self._frames.lost()
         if self._served is not None and not self._served.response_complete:  # the newest is told below
             self._served.disconnected = True
             self._served.message_event.set()
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
+        self._unset_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        if self._frames is not None:
+            self._receive_frames(self._frames, data)
+            return
         self._moved = False
         super().data_received(data)
+        if self._frames is not None:
+            return
         if self.scope is None or "method" not in self.scope:  # the parser sets it when a head is complete
             if self.head_since is None:
                 # Data that came with the first part may belong to another request.
@@ -131,11 +147,15 @@ class HttpProtocol(HttpToolsProtocol):
         self.unread_since = self.loop.time()
         self.among.does_not_read(self)
         super().pause_writing()
+        if self._frames is not None:
+            self._frames.writing_changed()
 
     def resume_writing(self) -> None:
         self.unread_since = None
         self.among.reads(self)
         super().resume_writing()
+        if self._frames is not None:
+            self._frames.writing_changed()
 
     # --- events of the parser -------------------------------------------------------------------------------------
 
@@ -165,14 +185,13 @@ class HttpProtocol(HttpToolsProtocol):
         scope["method"] = self.parser.get_method().decode("ascii")
         if version != "1.1":
             scope["http_version"] = version
-        url = parse_url(self.url)
-        path = url.path.decode("ascii")
         try:
-            scope["path"] = unquote(path, errors="strict") if "%" in path else path
+            scope["path"], scope["raw_path"], scope["query_string"] = target_of(self.url)
         except UnicodeDecodeError:
             self._fault = "the path is not UTF-8, percent-encoded"
             raise
-        scope["raw_path"], scope["query_string"] = url.path, url.query or b""
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return
         before, keep_alive = self.cycle, version != "1.0" and self.parser.should_keep_alive()
         self.cycle = Exchange(self, scope, keep_alive, self.expect_100_continue)
         if before is None or before.response_complete:
@@ -216,6 +235,10 @@ class HttpProtocol(HttpToolsProtocol):
             self.since = self.loop.time()
             self.among.finish(self)
 
+    def _unset_timer(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+
     def _await_next(self, wait_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
@@ -226,13 +249,66 @@ class HttpProtocol(HttpToolsProtocol):
         """Close it if nothing came for long enough after the last answer."""
         self.timeout_keep_alive_task = None
         served = self._served is not None and not self._served.response_complete
-        if served or self.head_since is not None or self.transport.is_closing():
+        if served or self._frames is not None or self.head_since is not None or self.transport.is_closing():
             return  # the next answer sets it again
         left_s = self.since + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0:
             self.transport.close()
         else:
             self._await_next(left_s)
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    def _should_upgrade(self) -> bool:
+        """Whether to speak frames from now on. Any other upgrade is ignored: the request is served as usual."""
+        return (
+            self.scope is not None
+            and self.scope.get("path", "").encode() == PATH
+            and self.scope["method"] == "GET"
+            and self._get_upgrade() == PROTOCOL
+            and (self.cycle is None or self.cycle.response_complete)
+            and not self.among.draining
+        )
+
+    def handle_websocket_upgrade(self) -> None:
+        """Called by uvicorn once the head of a request with an accepted upgrade is complete."""
+        self._unset_timer()
+        self._frames = FrameConnection(self, self.app, cast(Any, self.scope), self._marks)
+        self.transport.write(_UPGRADED)
+        self.among.begin(self)
+        self.finish_streams()
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server stops."""
+        if self._frames is not None:
+            self._frames.go_away()
+        else:
+            super().shutdown()
+
+    def begin_streams(self) -> None:
+        self.since = self.loop.time()
+        self.among.begin(self)
+
+    def finish_streams(self) -> None:
+        self.since = self.loop.time()
+        self.among.finish(self)
+
+    def charge(self, size: int) -> bool:
+        self.among.open_head_bytes += size
+        return self.among.open_head_bytes <= self.among.limits.unsent_bytes
+
+    def _receive_frames(self, frames: FrameConnection, data: bytes) -> None:
+        now = self.loop.time()
+        frames.data_received(data)
+        if not frames.in_flight:
+            self.since = now
+        if not frames.has_partial_frame:
+            self.head_since = None
+        elif self.head_since is None:
+            self.head_since = now
+
+    def _marks(self) -> dict[str, Any]:
+        return {DRAINING: True} if self.among.draining else {}
 
     # --- ending it ------------------------------------------------------------------------------------------------
 

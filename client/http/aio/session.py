@@ -37,7 +37,7 @@ class AsyncSession:
         self._timeout, self._retries = timeout, retries
         self._cursors: dict[tuple[str, str], str] = {}  # committed or looked up by this client, by topic and consumer
         options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
-        self._of_process = OfProcess(lambda: AsyncHttp(transport=transport, **options))
+        self._of_process = OfProcess(lambda: AsyncHttp(frames=True, transport=transport, **options))
 
     async def __aenter__(self) -> Self:
         return self

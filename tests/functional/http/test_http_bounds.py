@@ -62,7 +62,7 @@ async def test_a_stream_that_nobody_reads_holds_little_and_is_ended(monkeypatch:
         rendered += sum(len(one.frame) for one in stored)
         return records_bytes(partition, stored)
 
-    monkeypatch.setattr("duemq.proxy.response.event_stream.records_bytes", counted)
+    monkeypatch.setattr("duemq.proxy.response.record_stream.records_bytes", counted)
     async with site(QUICK._replace(write_s=2)) as at, asyncio.timeout(300):
         await at.fill(16)
         request = b"GET /v1/topics/t/records HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"

@@ -14,6 +14,7 @@ SOURCE: Final = ROOT / "client/http/aio"
 TARGET: Final = ROOT / "client/http/blocking"
 _CHANGES: Final = (
     (r"from \S+ import AsyncHttp\n", ""),
+    (r"\bframes=True, ", ""),
     (r"\bAsyncHttp\b", "httpx.Client"),
     (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsync(?=[A-Z])", ""),

@@ -31,7 +31,7 @@ class Walk(NamedTuple):
 
 
 _HTTP: Final = (
-    "web/connection/protocol web/connection/exchange proxy/app web/admission web/same_origin proxy/access "
+    "web/connection/protocol web/connection/exchange proxy/app web/admission/admission web/same_origin proxy/access "
     "proxy/api/endpoint web/body web/json_response"
 )
 _GATEWAY: Final = (

@@ -66,17 +66,17 @@ class Site:
         self.url, self.bus, self.app, self.gateway, self.stop = url, bus, app, gateway, stop
         self.port = int(url.rpartition(":")[2])
         self.tls = tls
-        self._tls = trusting  # of the clients
+        self.trusting = trusting  # of the clients
 
     def http(self, **options: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(verify=self._tls or False, **options)
+        return httpx.AsyncClient(verify=self.trusting or False, **options)
 
     def slow_client(self, sends: bytes) -> socket.socket:
         """A client that sends this, and reads little or nothing."""
         client = socket.create_connection(("127.0.0.1", self.port))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        if self._tls is not None:
-            client = self._tls.wrap_socket(client, server_hostname="127.0.0.1")
+        if self.trusting is not None:
+            client = self.trusting.wrap_socket(client, server_hostname="127.0.0.1")
         client.sendall(sends)
         return client
 
@@ -86,7 +86,7 @@ class Site:
             await self.bus.append({("t", 0): [pack_record(None, _SYSTEM, b"x" * (64 << 10))] * 16})
 
     async def connect(self, sends: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 12, ssl=self._tls)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 12, ssl=self.trusting)
         writer.write(sends)
         return reader, writer
 

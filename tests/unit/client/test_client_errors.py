@@ -24,7 +24,7 @@ CODES = set(
     destination_exists too_many_destinations consumer_in_use
     too_many_consumers""".split()
 )
-NOT_OF_A_CALLER = {"internal", "not_found", "method_not_allowed"}
+NOT_OF_A_CALLER = {"internal", "not_found", "method_not_allowed", "upgrade_required"}
 """Codes that tell of a fault, of the server's or of the SDK's own."""
 
 

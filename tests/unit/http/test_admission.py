@@ -13,7 +13,7 @@ import pytest
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.messages.message import Draft
 from duemq.proxy.gateway.base import Receipt
-from duemq.web.admission import (
+from duemq.web.admission.admission import (
     STRANGER_BODY_S,
     STRANGERS,
     STRANGERS_BYTES,

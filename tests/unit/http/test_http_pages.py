@@ -18,7 +18,7 @@ from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_reader import TopicReader
-from duemq.web.admission import Admission, Share
+from duemq.web.admission.admission import Admission, Share
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from duemq.web.stranger_pace import ALL_PER_S, BURST_S, MAX_WAIT_S, OF_ADDRESS_PER_S, StrangerPace
+from duemq.web.admission.stranger_pace import ALL_PER_S, BURST_S, MAX_WAIT_S, OF_ADDRESS_PER_S, StrangerPace
 from tests.support.virtual_loop import VirtualLoop
 from tests.unit.http.test_http_access import Site
 

@@ -1,4 +1,5 @@
-"""A topic as server-sent events: one record in each event's `data`, the cursor after it as its `id`."""
+"""A topic as a stream: of server-sent events, one record in each event's `data`, the cursor after it as its `id`; or
+of lines of JSON, each a page of records with the cursor after them."""
 
 from __future__ import annotations
 
@@ -10,29 +11,31 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.render import records_bytes
-from duemq.proxy.response.topic_reader import TopicReader, page_bytes
-from duemq.web.admission import Share
+from duemq.proxy.response.topic_reader import Page, TopicReader, page_bytes
+from duemq.web.admission.admission import Share
 
-MEDIA_TYPE = "text/event-stream"
+EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 _HEARTBEAT_S = 15.0
-_HEARTBEAT = b": still here\n\n"
+_HEARTBEATS = {EVENTS: b": still here\n\n", LINES: b"\n"}
 _RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 64 << 10  # the memory for a client that does not read
 
 
-class EventStream(Response):
+class RecordStream(Response):
     """Streams a topic from `offsets` on until the client disconnects, the server closes or the caller's grant ends.
+    `media_type`: EVENTS or LINES.
 
-    A failure, or a lack of memory, in the middle can only end the stream: the client reconnects with the last `id` and
-    gets the reason.
+    A failure, or a lack of memory, in the middle can only end the stream: the client reconnects with the last cursor
+    and gets the reason.
     """
 
-    media_type = MEDIA_TYPE
-
-    def __init__(self, bus: Bus, topic: str, offsets: list[int], endings: Endings, share: Share) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    def __init__(
+        self, media_type: str, bus: Bus, topic: str, offsets: list[int], endings: Endings, share: Share
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=media_type)
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._bus, self._topic, self._endings, self._share = bus, topic, endings, share
-        self._reader = TopicReader(bus, topic, offsets)
+        self._reader, self._form = TopicReader(bus, topic, offsets), media_type
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -47,25 +50,35 @@ class EventStream(Response):
         try:
             async with self._endings.watch(scope, receive) as end:
                 while not end.reached:
-                    chunk = await self._events()
+                    chunk = await self._chunk()
                     if not chunk:
                         grown = await end.or_growth(subscription, _HEARTBEAT_S)
                         if grown or end.reached:
                             continue
-                        chunk = _HEARTBEAT
+                        chunk = _HEARTBEATS[self._form]
                     self._share.give_back(self._share.bytes)  # sent data counts as unread from here on
                     for part in (chunk, b""):  # returns when the client has read most of the chunk
                         await send({"type": "http.response.body", "body": part, "more_body": True})
         finally:
             subscription.close()
 
-    async def _events(self) -> bytes:
-        """The events available now; empty if there are none."""
+    async def _chunk(self) -> bytes:
+        """The records available now, as text; empty if there are none."""
         offsets = list(self._reader.offsets)
         self._share.take(_CHUNK_BYTES)
         page = await self._reader.read(_RECORDS_PER_CHUNK, _CHUNK_BYTES)
         self._share.give_back(_CHUNK_BYTES)
         self._share.take(page_bytes(page))
+        return self._line(page) if self._form == LINES else self._events(page, offsets)
+
+    def _line(self, page: Page) -> bytes:
+        if not page:
+            return b""
+        records = b",".join(text for partition, stored in page for text in records_bytes(partition, stored))
+        return b'{"records":[%b],"cursor":"%b"}\n' % (records, self._reader.cursor.encode())
+
+    def _events(self, page: Page, offsets: list[int]) -> bytes:
+        """`offsets`: before the page."""
         offsets += [0] * (len(self._reader.offsets) - len(offsets))
         places, texts = [], []
         for partition, stored in page:

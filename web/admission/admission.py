@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duemq.model.errors import Unavailable
+from duemq.web.admission.stranger_pace import StrangerPace
 from duemq.web.problem import unavailable_response
 from duemq.web.request_id import RequestIds
-from duemq.web.stranger_pace import StrangerPace
 
 _SHARE: Final = "duemq.share"  # key of a request's share in its scope
 # Monitoring must see a server even while it is full.
@@ -142,7 +142,7 @@ class Share:
         wait_s = self._admission.strangers.pace.wait_s(address, asyncio.get_running_loop().time())
         if wait_s is None:
             self._admission.on_stranger_refused()
-            raise Unavailable("too many requests without a key wait for their turn here")
+            raise Unavailable("too many requests without a key wait here")
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 

@@ -1,0 +1,99 @@
+"""The SDK's transport: requests go by frames if the server speaks them, else by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+import httpx
+
+from duemq.client.http.frames.frame_link import FrameLink, open_link
+from duemq.model.frames.frame import MAX_PAYLOAD, MAX_STREAMS, pack_request
+
+_NO_FRAMES_S: Final = 60.0  # a server, or a balancer, that does not speak frames is asked again after this
+_OF_CONNECTION: Final = frozenset((b"authorization", b"user-agent"))
+_OMITTED: Final = _OF_CONNECTION | {
+    b"host", b"accept-encoding", b"connection", b"content-length", b"content-type", b"accept"
+}  # fmt: skip
+_API: Final = b"/v1/"
+
+
+class FrameTransport(httpx.AsyncBaseTransport):
+    """`verify`: the TLS context for https, as for httpx."""
+
+    def __init__(self, verify: ssl.SSLContext | bool) -> None:
+        self._http = httpx.AsyncHTTPTransport(verify=verify)
+        self._tls = verify if isinstance(verify, ssl.SSLContext) else None
+        self._link: FrameLink | None = None
+        self._opening = asyncio.Lock()
+        self._places = asyncio.Semaphore(MAX_STREAMS)
+        self._not_before = 0.0  # monotonic s
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        payload = self._payload(request)
+        link = None if payload is None else await self._open(request)
+        if link is None or payload is None:
+            return await self._http.handle_async_request(request)
+        async with self._places:
+            timeout: dict[str, Any] = request.extensions.get("timeout", {})
+            began = asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(timeout.get("read")):
+                    return await link.request(payload).answer()
+            except TimeoutError as error:
+                link.doubt(began)
+                raise httpx.ReadTimeout("no answer in time", request=request) from error
+
+    async def aclose(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        await self._http.aclose()
+
+    def _payload(self, request: httpx.Request) -> bytes | None:
+        """The request as a frame has it; None if only HTTP can carry it."""
+        target = request.url.raw_path
+        if not target.startswith(_API) or time.monotonic() < self._not_before:
+            return None
+        try:
+            body = request.content
+        except httpx.RequestNotRead:  # a stream
+            return None
+        fields = []
+        for name, value in request.headers.raw:
+            lower = name.lower()
+            if lower not in _OMITTED or _is_unusual(lower, value):
+                fields.append((lower, value))
+        payload = pack_request(request.method.encode(), target, fields, body)
+        return payload if len(payload) <= MAX_PAYLOAD else None
+
+    async def _open(self, request: httpx.Request) -> FrameLink | None:
+        if self._link is not None and not self._link.closed:
+            return self._link
+        async with self._opening:
+            if self._link is not None and not self._link.closed:
+                return self._link
+            url, tls = request.url, None
+            if url.scheme == "https":
+                tls = self._tls
+                if tls is None:
+                    return None
+            self._link = None
+            fields = [pair for pair in request.headers.raw if pair[0].lower() in _OF_CONNECTION]
+            port = url.port or (443 if tls else 80)
+            timeout: dict[str, Any] = request.extensions.get("timeout", {})
+            with suppress(OSError, TimeoutError):  # HTTP fails, too, and says why
+                async with asyncio.timeout(timeout.get("connect")):
+                    self._link = await open_link(url.host, port, fields, tls)
+                if self._link is None:
+                    self._not_before = time.monotonic() + _NO_FRAMES_S
+            return self._link
+
+
+def _is_unusual(name: bytes, value: bytes) -> bool:
+    """Whether a field differs from what the server takes for granted."""
+    if name == b"accept":
+        return value != b"*/*"
+    return name == b"content-type" and value != b"application/json"

@@ -1,0 +1,3 @@
+module duemq.example/frames
+
+go 1.21
