@@ -34,7 +34,10 @@ class Common:
     data: Annotated[Path | None, typer.Option(help="Data folder of the started system (kept).")] = None
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder, with the logs.")] = False
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256
-    sse: Annotated[bool, typer.Option("--sse", help="Read by server-sent events instead of long poll.")] = False
+    by: Annotated[
+        Literal["poll", "events", "frames"],
+        typer.Option(help="Read by long poll or server-sent events; or send and read by frames."),
+    ] = "poll"
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 1
     traced: Annotated[
         float | None,
@@ -103,7 +106,7 @@ def _bench(steps: "list[BenchStep]", common: Common) -> None:
         common.data,
         common.keep,
         common.payload_bytes,
-        common.sse,
+        common.by,
         common.seed,
         common.on,
         common.shards,
@@ -141,8 +144,8 @@ def _refuse_what_does_not_go_together(common: Common) -> None:
         )
     if common.on == "embedded" and common.nodes is not None:
         raise typer.BadParameter("the embedded bus has one process; use --on kafka", param_hint="--nodes")
-    if common.on != "embedded" and common.sse:
-        raise typer.BadParameter("a cluster's messages are read from Kafka", param_hint="--sse")
+    if common.on != "embedded" and common.by == "events":
+        raise typer.BadParameter("a cluster's messages are read from Kafka", param_hint="--by")
 
 
 def _settings(further: list[str]) -> dict[str, str]:

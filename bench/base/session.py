@@ -1,4 +1,4 @@
-"""The HTTP session that every load and reading process uses."""
+"""The session that every load and reading process uses: by HTTP, or by frames."""
 
 import asyncio
 import ssl
@@ -6,6 +6,7 @@ import time
 
 import aiohttp
 
+from duemq.bench.base.frame_session import PREFIX, FrameSession
 from duemq.client.http.connection import tls_files
 from duemq.tls.contexts import client_context
 
@@ -22,8 +23,16 @@ def trusted(url: str) -> ssl.SSLContext | bool:
     return client_context(tls_files()) if url.startswith("https:") else True
 
 
-def session(url: str, connections: int, timeout_s: float = 60.0) -> aiohttp.ClientSession:
-    """A session of at most `connections` connections, each kept alive; paths are relative to `url`."""
+Session = aiohttp.ClientSession | FrameSession
+
+
+def session(url: str, connections: int, timeout_s: float = 60.0) -> Session:
+    """A session of at most `connections` connections, each kept alive; paths are relative to `url`.
+
+    A URL that begins with `frames+` is reached by frames, on one connection.
+    """
+    if url.startswith(PREFIX):
+        return FrameSession(url, timeout_s)
     return aiohttp.ClientSession(
         url,
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=600, ssl=trusted(url)),

@@ -3,12 +3,11 @@
 import asyncio
 from dataclasses import dataclass
 
-import aiohttp
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.base.session import JSON, TROUBLE, now_ms, session
+from duemq.bench.base.session import JSON, TROUBLE, Session, now_ms, session
 from duemq.bench.base.workers import WorkerLink
 
 CANCELLED, DELIVERED, UNKNOWN, PENDING, REFUSED, OPEN = range(6)
@@ -69,7 +68,7 @@ async def cancel_singly(
     return Answers(word, request_ms, wait, pending, refusal)
 
 
-async def _delete(http: aiohttp.ClientSession, message: str) -> tuple[int, str]:
+async def _delete(http: Session, message: str) -> tuple[int, str]:
     try:
         async with http.delete(f"/v1/messages/{message}") as answer:
             text = await answer.read()
@@ -78,7 +77,7 @@ async def _delete(http: aiohttp.ClientSession, message: str) -> tuple[int, str]:
     return _BY_STATUS.get(answer.status, REFUSED), f"HTTP {answer.status} {text[:200].decode(errors='replace')}"
 
 
-async def _settle(http: aiohttp.ClientSession, message: str) -> int:
+async def _settle(http: Session, message: str) -> int:
     for _ in range(_ASK_AGAIN_TIMES):
         await asyncio.sleep(_ASK_AGAIN_S)
         word, _ = await _delete(http, message)

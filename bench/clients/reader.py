@@ -7,16 +7,18 @@ measured time.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.base.session import TROUBLE, now_ms, session
+from duemq.bench.base.frame_session import FrameSession
+from duemq.bench.base.session import TROUBLE, Session, now_ms, session
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
 
@@ -24,10 +26,12 @@ PAGE = 10_000
 _HELD_BYTES = 1 << 30  # beyond this, full answers too are parsed at once
 _MARK = b'"duemq-id"'  # occurs once in every record, never in our payloads (their quotes are escaped)
 _CURSOR = re.compile(rb'"cursor"\s*:\s*"([^"]+)"')
-_EVENT_ID = re.compile(rb"^id: ?(\S+)", re.MULTILINE)
 _EVENT_DATA = re.compile(rb"^data: ?(.+?)\r?$", re.MULTILINE)
 _RETRY_S = 0.02
 _WAIT = "5s"
+
+
+Parse = Callable[[bytes], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +57,19 @@ class _Pages:
     """Answers in order, parsed now or later."""
 
     keep_ids: bool
-    raw: list[tuple[float, bytes, bool]] = field(default_factory=list)
+    raw: list[tuple[float, bytes, Parse]] = field(default_factory=list)
     parsed: dict[int, tuple[npt.NDArray[np.int64], list[str]]] = field(default_factory=dict)
     raw_bytes: int = 0
 
-    def add(self, at_ms: float, body: bytes, events: bool) -> int:
+    def add(self, at_ms: float, body: bytes, parse: Parse) -> int:
         """Take an answer; returns the number of records in it."""
-        self.raw.append((at_ms, body, events))
+        self.raw.append((at_ms, body, parse))
         self.raw_bytes += len(body)
         return body.count(_MARK)
 
     def parse(self, index: int) -> None:
-        at_ms, body, events = self.raw[index]
-        records = _events(body) if events else orjson.loads(body)["records"]
+        at_ms, body, parse = self.raw[index]
+        records = parse(body)
         columns = np.array(
             [
                 (int(record["payload"][SEQUENCE]), int(record["headers"]["duemq-due"]), record["partition"])
@@ -74,7 +78,7 @@ class _Pages:
             np.int64,
         ).reshape(-1, 3)
         self.parsed[index] = columns, [record["headers"]["duemq-id"] for record in records] if self.keep_ids else []
-        self.raw[index] = (at_ms, b"", events)
+        self.raw[index] = (at_ms, b"", parse)
         self.raw_bytes -= len(body)
 
     def received(self, breaks: int) -> ReceivedRecords:
@@ -95,9 +99,31 @@ class _Pages:
         )
 
 
+def _page(body: bytes) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = orjson.loads(body)["records"]
+    return records
+
+
 def _events(body: bytes) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = orjson.loads(b"[" + b",".join(_EVENT_DATA.findall(body)) + b"]")
     return records
+
+
+def _pages(body: bytes) -> list[dict[str, Any]]:
+    return [record for line in body.splitlines() if line for record in _page(line)]
+
+
+class _Form(NamedTuple):
+    """A form of streams: its media type, the end of its pieces, and the cursor after one."""
+
+    accept: str
+    end: bytes
+    parse: Parse
+    cursor: re.Pattern[bytes]
+
+
+_EVENTS = _Form("text/event-stream", b"\n\n", _events, re.compile(rb"^id: ?(\S+)", re.MULTILINE))
+_LINES = _Form("application/x-ndjson", b"\n", _pages, re.compile(rb'"cursor":"([^"]+)"}$', re.MULTILINE))
 
 
 def _cursor(body: bytes, before: str | None) -> str | None:
@@ -110,7 +136,7 @@ def _cursor(body: bytes, before: str | None) -> str | None:
 
 @dataclass(slots=True)
 class _Reader:
-    http: aiohttp.ClientSession
+    http: Session
     link: WorkerLink
     topic: str
     pages: _Pages
@@ -132,7 +158,7 @@ class _Reader:
     def take(self, at_ms: float, body: bytes) -> int | None:
         """Record an answer. Returns its index among the pages if it can be parsed right away."""
         self.cursor = _cursor(body, self.cursor)
-        if not (record_count := self.pages.add(at_ms, body, events=False)):
+        if not (record_count := self.pages.add(at_ms, body, _page)):
             self.pages.raw.pop()
             self.pages.raw_bytes -= len(body)
             return None
@@ -171,14 +197,15 @@ class _Reader:
             reading.result()
 
     async def _follow(self) -> None:
+        form = _LINES if isinstance(self.http, FrameSession) else _EVENTS
         while True:
             try:
-                async for at_ms, events in self._chunks():
-                    if not (record_count := self.pages.add(at_ms, events, events=True)):
+                async for at_ms, piece in self._pieces(form):
+                    if not (record_count := self.pages.add(at_ms, piece, form.parse)):
                         self.pages.raw.pop()
-                        self.pages.raw_bytes -= len(events)
+                        self.pages.raw_bytes -= len(piece)
                         continue
-                    if place := _EVENT_ID.findall(events):
+                    if place := form.cursor.findall(piece):
                         self.cursor = place[-1].decode()
                     self.count += record_count
                     self.link.progress(self.count)
@@ -186,37 +213,50 @@ class _Reader:
                 self.breaks += 1
             await asyncio.sleep(_RETRY_S)
 
-    async def _chunks(self) -> AsyncIterator[tuple[float, bytes]]:
-        """Whole events, as they arrive."""
-        query = {"after": self.cursor} if self.cursor else {}
-        endless = aiohttp.ClientTimeout(total=None)
-        path, accept = f"/v1/topics/{self.topic}/records", {"Accept": "text/event-stream"}
-        async with self.http.get(path, params=query, headers=accept, timeout=endless) as answer:
-            if answer.status != 200:
-                return
-            rest = b""
-            async for chunk in answer.content.iter_any():
+    async def _pieces(self, form: _Form) -> AsyncIterator[tuple[float, bytes]]:
+        """Whole events or lines, as they arrive."""
+        rest = b""
+        async with aclosing(self._parts(form.accept)) as parts:
+            async for part in parts:
                 at_ms = now_ms()
-                whole, gap, rest = (rest + chunk).rpartition(b"\n\n")
+                whole, gap, rest = (rest + part).rpartition(form.end)
                 if whole:
                     yield at_ms, whole + gap
 
+    async def _parts(self, accept: str) -> AsyncGenerator[bytes, None]:
+        path, headers = f"/v1/topics/{self.topic}/records", {"Accept": accept}
+        query = {"after": self.cursor} if self.cursor else {}
+        if isinstance(self.http, FrameSession):
+            async with self.http.get(path, params=query, headers=headers) as framed:
+                if framed.status == 200:
+                    async for part in framed.parts():
+                        yield part
+            return
+        endless = aiohttp.ClientTimeout(total=None)
+        async with self.http.get(path, params=query, headers=headers, timeout=endless) as answer:
+            if answer.status == 200:
+                async for part in answer.content.iter_any():
+                    yield part
 
-async def read(link: WorkerLink, url: str, topic: str, sse: bool = False, keep_ids: bool = False) -> ReceivedRecords:
-    """Read `topic` from its start until told to stop, then the remaining records. Broken connections are replaced."""
+
+async def read(link: WorkerLink, url: str, topic: str, pushed: bool = False, keep_ids: bool = False) -> ReceivedRecords:
+    """Read `topic` from its start until told to stop, then the remaining records. Broken connections are replaced.
+
+    `pushed`: as a stream, else by long poll.
+    """
     async with session(url, connections=1, timeout_s=30) as http:
         reader = _Reader(http, link, topic, _Pages(keep_ids))
-        await (reader.stream() if sse else reader.polls())
+        await (reader.stream() if pushed else reader.polls())
         return reader.pages.received(reader.breaks)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpReader:
-    """Reads records over the HTTP API: by long poll, or by server-sent events."""
+    """Reads records over the HTTP API: by long poll, or pushed."""
 
     url: str
-    sse: bool = False
+    pushed: bool = False
 
     async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> ReceivedRecords:
         """Like the function `read`."""
-        return await read(link, self.url, topic, self.sse, keep_ids)
+        return await read(link, self.url, topic, self.pushed, keep_ids)

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from duemq.bench.base.session import JSON, TROUBLE, now_ms, session
+from duemq.bench.base.session import JSON, TROUBLE, Session, now_ms, session
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import Payloads
 
@@ -108,7 +107,7 @@ class _Sender:
     """Builds and sends the requests of one sending process, and records the answers."""
 
     job: SendJob
-    http: aiohttp.ClientSession
+    http: Session
     link: WorkerLink
     payloads: Payloads = field(init=False)
     random: np.random.Generator = field(init=False)

@@ -77,10 +77,10 @@ def changes(harness: Harness, chosen: WaitingSample) -> tuple[Figure, ...]:
     lookups: LookupTimes = harness.wait(
         harness.spawn(get_singly, harness.site.url, chosen.looked_up), "look-ups", len(chosen.looked_up)
     )
-    worker = harness.spawn(cancels.cancel_singly, harness.site.url, chosen.cancelled, None, 1)
+    worker = harness.spawn(cancels.cancel_singly, harness.url, chosen.cancelled, None, 1)
     single = harness.wait(worker, "single cancels", len(chosen.cancelled))
     one_by_one = Span(began, now_ms())
-    many = harness.spawn(cancels.cancel_many, harness.site.url, chosen.in_bulk, _BATCH, _LANES, True)
+    many = harness.spawn(cancels.cancel_many, harness.url, chosen.in_bulk, _BATCH, _LANES, True)
     bulk = harness.wait(many, "bulk cancels", len(chosen.in_bulk))
     ended_ms = float((bulk.asked_ms + bulk.wait_ms).max(initial=one_by_one.ended_ms))
     in_bulk = Span(float(bulk.asked_ms.min(initial=ended_ms, where=bulk.asked_ms > 0)), ended_ms)

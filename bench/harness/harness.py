@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import orjson
 
+from duemq.bench.base.frame_session import PREFIX
 from duemq.bench.base.session import now_ms
 from duemq.bench.base.workers import BenchWorker, WorkerLink
 from duemq.bench.clients import send
@@ -36,14 +37,14 @@ class Setup:
     given.
 
     `on`: embedded, kafka or kafka3; `shards` and `nodes`: of the started system, None for the default; `settings`: its
-    other settings, by `section.key`. `traced`: see `SendJob`.
+    other settings, by `section.key`. `traced`: see `SendJob`. `by`: how clients send and read.
     """
 
     url: str | None = None
     data: Path | None = None
     keep: bool = False
     payload_bytes: int = 256
-    sse: bool = False
+    by: Literal["poll", "events", "frames"] = "poll"
     seed: int = 1
     on: str = "embedded"
     shards: int | None = None
@@ -54,7 +55,7 @@ class Setup:
 
 def _site(setup: Setup) -> Site:
     if setup.on == "embedded":
-        return EmbeddedServer(setup.url, setup.data, setup.keep, setup.shards, setup.sse, setup.settings)
+        return EmbeddedServer(setup.url, setup.data, setup.keep, setup.shards, setup.by, setup.settings)
     from duemq.bench.system.cluster import BenchCluster
 
     return BenchCluster(layout(setup), setup.data, setup.keep, setup.shards, setup.settings)
@@ -94,13 +95,18 @@ class Harness:
             worker.end()
         self.site.__exit__(kind, error, trace)
 
+    @property
+    def url(self) -> str:
+        """How clients that measure reach the site."""
+        return PREFIX + self.site.url if self.setup.by == "frames" else self.site.url
+
     def job(
         self, count: int, window: SendWindow, keep_every: int = 0, *, keyed: bool = False, labelled: bool = False
     ) -> SendJob:
         """The messages to send to this run's topic."""
         setup = self.setup
         return SendJob(
-            self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every,
+            self.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every,
             keyed=keyed, labelled=labelled, traced=setup.traced,
         )  # fmt: skip
 

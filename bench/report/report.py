@@ -113,7 +113,7 @@ def machine(setup: Setup, filesystem: str) -> dict[str, Any]:
 def _read_by(setup: Setup) -> str:
     if setup.on != "embedded":
         return "a read-committed Kafka consumer"
-    return "server-sent events" if setup.sse else "long poll"
+    return {"poll": "long poll", "events": "server-sent events", "frames": "frames"}[setup.by]
 
 
 def document(results: Sequence[ScenarioResult], where: dict[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,9 @@ def cancel(harness: Harness, *, count: int, singles: int, batch: int, connection
     sent = harness.fill(harness.job(count, SendWindow(low, low + _WIDTH_MS), 1), "filling")
     one_by_one, rest = sent.ids[:singles], sent.ids[singles:]
     in_bulk = rest[::2]
-    worker = harness.spawn(cancels.cancel_singly, harness.site.url, one_by_one, None, 1)
+    worker = harness.spawn(cancels.cancel_singly, harness.url, one_by_one, None, 1)
     single = harness.wait(worker, "single cancels", len(one_by_one))
-    many = harness.spawn(cancels.cancel_many, harness.site.url, in_bulk, batch, connections)
+    many = harness.spawn(cancels.cancel_many, harness.url, in_bulk, batch, connections)
     bulk = harness.wait(many, "bulk cancels", len(in_bulk))
     words = np.concatenate([single.word, bulk.word])
     answered = bulk.asked_ms + bulk.wait_ms

@@ -30,7 +30,7 @@ def cancel_callers(harness: Harness, *, count: int, callers: Sequence[int], by_n
     refusal = None
     for turn, number in enumerate(callers):
         some = refs[turn * count : (turn + 1) * count]
-        worker = harness.spawn(cancels.cancel_singly, harness.site.url, some, None, number)
+        worker = harness.spawn(cancels.cancel_singly, harness.url, some, None, number)
         answers = harness.wait(worker, f"cancels by {number}", count)
         seconds = float((answers.asked_ms + answers.wait_ms).max() - answers.asked_ms.min()) / 1000
         waits = spread(answers.wait_ms)

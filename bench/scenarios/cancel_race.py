@@ -75,7 +75,7 @@ def cancel_race(
     reader = harness.reader()
     random = np.random.default_rng(harness.setup.seed + 2)
     at = sent.dues + random.uniform(-spread_ms, spread_ms, count)
-    racer = harness.spawn(cancels.cancel_singly, harness.site.url, sent.ids, at, connections)
+    racer = harness.spawn(cancels.cancel_singly, harness.url, sent.ids, at, connections)
     answers = harness.wait(racer, "cancelling", count)
     # All others have to arrive; if some do not, the reader waits until its patience ends.
     expected = sent.accepted - int(np.count_nonzero(answers.word == cancels.CANCELLED))

@@ -10,7 +10,9 @@ import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
+from duemq.bench.base.frame_session import PREFIX
 from duemq.bench.clients.reader import HttpReader
 from duemq.bench.system.system import SiteError, free_port, get
 from duemq.dev.servers.usage import Bill, Meter
@@ -26,8 +28,8 @@ class EmbeddedServer:
     """A `Site` of one process.
 
     `url`: measure that server instead, and leave it alone. `data`: the data folder, never removed. `keep`: also keep
-    the temporary folder with the server's log. `settings`: by `section.key`; with `http.cert_file` it is reached by
-    TLS, trusting DUEMQ_CA_FILE.
+    the temporary folder with the server's log. `by`: how its topics are read. `settings`: by `section.key`; with
+    `http.cert_file` it is reached by TLS, trusting DUEMQ_CA_FILE.
     """
 
     accepts_while_stopped = False
@@ -39,13 +41,13 @@ class EmbeddedServer:
         data: Path | None = None,
         keep: bool = False,
         shards: int | None = None,
-        sse: bool = False,
+        by: Literal["poll", "events", "frames"] = "poll",
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.own = url is None
         scheme = "https" if "http.cert_file" in (settings or {}) else "http"
         self.url = (url or f"{scheme}://127.0.0.1:{free_port()}").rstrip("/")
-        self.source = HttpReader(self.url, sse)
+        self.source = HttpReader(PREFIX + self.url if by == "frames" else self.url, by != "poll")
         self.data, self._keeps_folder, self._shards = data, keep, shards
         self._settings = dict(settings or {})
         self._folder = Path()

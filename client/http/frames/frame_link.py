@@ -7,8 +7,6 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, cast
 
-import httpx
-
 from duemq.model.frames.frame import (
     ANSWER,
     BROKEN_OFF,
@@ -45,21 +43,21 @@ class FrameLink(asyncio.Protocol):
         self._upgrade = (host, fields)
         self._head = b""
         self._reader = FrameReader()
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, PendingAnswer] = {}
         self._next = 1
         self._pinged: asyncio.TimerHandle | None = None
         self._heard_at = self._loop.time()
         self.transport: asyncio.Transport
 
-    def request(self, payload: bytes) -> _Stream:
-        """Send a request (see `pack_request`). Raises httpx.ConnectError if nothing more may be sent."""
+    def request(self, payload: bytes) -> PendingAnswer:
+        """Send a request (see `pack_request`). Raises ConnectionError if nothing more may be sent."""
         if self.closed:
-            raise httpx.ConnectError("the connection has ended")
+            raise ConnectionError("the connection has ended")
         number = self._next
         self._next = number % 0xFFFF_FFFF + 1
-        self._streams[number] = stream = _Stream(self, number)
+        self._streams[number] = pending = PendingAnswer(self, number)
         self.transport.write(pack(REQUEST, number, payload))
-        return stream
+        return pending
 
     def grant(self, number: int, size: int) -> None:
         if number in self._streams:
@@ -150,54 +148,53 @@ class FrameLink(asyncio.Protocol):
             self.transport.write(pack(PING, 0))
 
 
-class _Stream(httpx.AsyncByteStream):
-    """One request in flight, and the parts of its answer."""
+class PendingAnswer:
+    """The answer to one request, as it comes."""
 
     def __init__(self, link: FrameLink, number: int) -> None:
         self._link, self._number = link, number
-        self._answer: asyncio.Future[FrameAnswer] = asyncio.get_running_loop().create_future()
+        self._head: asyncio.Future[FrameAnswer] = asyncio.get_running_loop().create_future()
         self._parts: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()  # bounded by the credit
 
-    async def answer(self) -> httpx.Response:
-        """Raises httpx.ReadError if the connection ends before it."""
+    async def head(self) -> FrameAnswer:
+        """The answer with the first part of its body. Raises ConnectionError if the connection ends before it."""
         try:
-            status, what, fields, body = await self._answer
+            return await self._head
         except asyncio.CancelledError:
-            self._link.forget(self._number)
+            self.close()
             raise
-        if all(name != b"content-type" for name, _ in fields):
-            fields.append((b"content-type", b"application/json"))
-        if what == LAST:
-            return httpx.Response(status, headers=fields, content=body)
-        self._parts.put_nowait((what, body))
-        return httpx.Response(status, headers=fields, stream=self)
 
-    def begin(self, answer: FrameAnswer) -> None:
-        if not self._answer.done():
-            self._answer.set_result(answer)
-
-    def feed(self, what: int, part: bytes) -> None:
-        self._parts.put_nowait((what, part))
-
-    def lose(self, error: Exception | None) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(httpx.ReadError(f"the connection ended before the answer: {error or 'closed'}"))
-            self._answer.exception()  # the caller may have left
-        self._parts.put_nowait((BROKEN_OFF, b""))
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def parts(self, head: FrameAnswer) -> AsyncIterator[bytes]:
+        """The parts of its body. Raises ConnectionError if it is incomplete."""
+        what, part = head.what, head.body
         while True:
-            what, part = await self._parts.get()
             if part:
                 yield part
             if what == LAST:
                 return
             if what == BROKEN_OFF:
-                raise httpx.RemoteProtocolError("the answer ended before its end")
+                raise ConnectionError("the answer is incomplete")
             self._link.grant(self._number, len(part))
+            what, part = await self._parts.get()
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """Take no more of it."""
         self._link.forget(self._number)
+
+    # --- called by the link ---------------------------------------------------------------------------------------
+
+    def begin(self, head: FrameAnswer) -> None:
+        if not self._head.done():
+            self._head.set_result(head)
+
+    def feed(self, what: int, part: bytes) -> None:
+        self._parts.put_nowait((what, part))
+
+    def lose(self, error: Exception | None) -> None:
+        if not self._head.done():
+            self._head.set_exception(ConnectionError(f"the connection ended before the answer: {error or 'closed'}"))
+            self._head.exception()  # the caller may have left
+        self.feed(BROKEN_OFF, b"")
 
 
 async def open_link(host: str, port: int, fields: _Fields, tls: ssl.SSLContext | None) -> FrameLink | None:

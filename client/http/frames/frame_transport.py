@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
 
 import httpx
 
-from duemq.client.http.frames.frame_link import FrameLink, open_link
-from duemq.model.frames.frame import MAX_PAYLOAD, MAX_STREAMS, pack_request
+from duemq.client.http.frames.frame_link import FrameLink, PendingAnswer, open_link
+from duemq.model.frames.frame import LAST, MAX_PAYLOAD, MAX_STREAMS, FrameAnswer, pack_request
 
 _NO_FRAMES_S: Final = 60.0  # a server, or a balancer, that does not speak frames is asked again after this
 _OF_CONNECTION: Final = frozenset((b"authorization", b"user-agent"))
@@ -41,11 +42,17 @@ class FrameTransport(httpx.AsyncBaseTransport):
             timeout: dict[str, Any] = request.extensions.get("timeout", {})
             began = asyncio.get_running_loop().time()
             try:
+                pending = link.request(payload)
+            except ConnectionError as error:
+                raise httpx.ConnectError(str(error), request=request) from error
+            try:
                 async with asyncio.timeout(timeout.get("read")):
-                    return await link.request(payload).answer()
+                    return _response(await pending.head(), pending)
             except TimeoutError as error:
                 link.doubt(began)
                 raise httpx.ReadTimeout("no answer in time", request=request) from error
+            except ConnectionError as error:
+                raise httpx.ReadError(str(error), request=request) from error
 
     async def aclose(self) -> None:
         if self._link is not None:
@@ -90,6 +97,30 @@ class FrameTransport(httpx.AsyncBaseTransport):
                 if self._link is None:
                     self._not_before = time.monotonic() + _NO_FRAMES_S
             return self._link
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, head: FrameAnswer, pending: PendingAnswer) -> None:
+        self._head, self._pending = head, pending
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._pending.parts(self._head):
+                yield part
+        except ConnectionError as error:
+            raise httpx.RemoteProtocolError(str(error)) from error
+
+    async def aclose(self) -> None:
+        self._pending.close()
+
+
+def _response(head: FrameAnswer, pending: PendingAnswer) -> httpx.Response:
+    fields = head.fields
+    if all(name != b"content-type" for name, _ in fields):
+        fields.append((b"content-type", b"application/json"))
+    if head.what == LAST:
+        return httpx.Response(head.status, headers=fields, content=head.body)
+    return httpx.Response(head.status, headers=fields, stream=_Body(head, pending))
 
 
 def _is_unusual(name: bytes, value: bytes) -> bool:

@@ -92,7 +92,7 @@ def test_the_reader_follows_events_across_chunks_and_connections() -> None:
     async def play() -> None:
         runner, url = await serve("/v1/topics/t/records", "GET", events)
         try:
-            reading = asyncio.ensure_future(read(the_link, url, "t", sse=True))
+            reading = asyncio.ensure_future(read(the_link, url, "t", pushed=True))
             await asyncio.wait_for(the_link.arrived.wait(), WITHIN_S)
             the_link.stopped.set()
             got = await asyncio.wait_for(reading, WITHIN_S)

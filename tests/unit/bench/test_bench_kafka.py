@@ -89,7 +89,7 @@ def test_a_document_says_where_it_ran() -> None:
     "options",
     [
         ("--on", "kafka", "--url", "http://127.0.0.1:1"),
-        ("--on", "kafka", "--sse"),
+        ("--on", "kafka", "--by", "events"),
         ("--nodes", "2"),
         ("--shards", "4", "--url", "http://127.0.0.1:1"),
         ("--on", "rabbit"),

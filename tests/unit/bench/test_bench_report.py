@@ -115,7 +115,7 @@ def test_the_plans_fit_their_scenarios(quick: bool) -> None:
 def test_each_command_has_the_common_options(name: str) -> None:
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert shown.exit_code == 0
-    for option in ("--url", "--json", "--plot", "--runs", "--sse", "--payload-bytes", "--keep", "--set"):
+    for option in ("--url", "--json", "--plot", "--runs", "--by", "--payload-bytes", "--keep", "--set"):
         assert option in shown.output
 
 

@@ -1,0 +1,86 @@
+"""A session that sends by frames, with as much of aiohttp's interface as the bench uses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlencode, urlsplit
+
+from duemq.client.http.connection import tls_files
+from duemq.client.http.frames.frame_link import FrameLink, PendingAnswer, open_link
+from duemq.model.frames.frame import FrameAnswer, pack_request
+from duemq.tls.contexts import client_context
+
+PREFIX = "frames+"
+"""Of the URL of a server that a session reaches by frames."""
+
+
+class FramedAnswer:
+    """`status`: the HTTP status."""
+
+    def __init__(self, head: FrameAnswer, pending: PendingAnswer) -> None:
+        self.status = head.status
+        self._head, self._pending = head, pending
+
+    async def read(self) -> bytes:
+        return b"".join([part async for part in self.parts()])
+
+    def parts(self) -> AsyncIterator[bytes]:
+        return self._pending.parts(self._head)
+
+
+class FrameSession:
+    """One connection, opened again after it has ended. Raises OSError and TimeoutError."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._place = urlsplit(url.removeprefix(PREFIX))
+        self._tls = client_context(tls_files()) if self._place.scheme == "https" else None
+        self._timeout_s = timeout_s
+        self._link: FrameLink | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def get(
+        self, path: str, *, params: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[FramedAnswer]:
+        return self._request("GET", f"{path}?{urlencode(params)}" if params else path, headers)
+
+    def post(self, path: str, *, data: bytes, headers: Mapping[str, str]) -> AbstractAsyncContextManager[FramedAnswer]:
+        return self._request("POST", path, headers, data)
+
+    def delete(self, path: str) -> AbstractAsyncContextManager[FramedAnswer]:
+        return self._request("DELETE", path)
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> AsyncIterator[FramedAnswer]:
+        fields = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        link = await self._open()
+        pending = link.request(pack_request(method.encode(), target.encode(), fields, body))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                head = await pending.head()
+            yield FramedAnswer(head, pending)
+        finally:
+            pending.close()
+
+    async def _open(self) -> FrameLink:
+        async with self._opening:
+            if self._link is None or self._link.closed:
+                host, port = self._place.hostname or "", self._place.port or 80
+                self._link = await open_link(host, port, (), self._tls)
+                if self._link is None:
+                    raise ConnectionError("the server does not speak frames")
+            return self._link
