@@ -66,6 +66,7 @@ class EmbeddedBus:
         clock: Callable[[], int],
         failpoint: Callable[[str], None] | None,
         aio: Callable[[], Aio | None],
+        on_sync: Callable[[bool], None],
     ) -> None:
         self._folder, self.db, self._clock = folder, db, clock
         self._topics, self._latest = load_topics(db)
@@ -73,7 +74,7 @@ class EmbeddedBus:
         self._tails = TailCache(buffer_bytes)
         self._history = ChunkReader(db)
         self.compactor = Compactor(db)
-        self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio)
+        self._commits = GroupCommit(db, self._time, self._publish, self._on_end, failpoint, aio, on_sync)
         self._durable = DurableView(self._find, self._commits, self._history)
         self.ahead = AheadView(self._find, self._commits, self._history)
         self._closing = asyncio.Lock()
@@ -88,16 +89,18 @@ class EmbeddedBus:
         clock: Callable[[], int] = wall_clock,
         failpoint: Callable[[str], None] | None = None,
         aio: Callable[[], Aio | None] = kernel_aio,
+        on_sync: Callable[[bool], None] = lambda by_kernel: None,
     ) -> EmbeddedBus:
         """The log in this folder, created if missing.
 
         `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. `aio` returns the kernel's
-        asynchronous IO for syncs, or None. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed.
+        asynchronous IO for syncs, or None; `on_sync` is called for each sync, with whether it is the kernel's. Raises
+        FolderRefused, CorruptStore, DiskFull or StoreFailed.
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
             with translate_errors(f"reading the log in {folder}"):
-                return cls(folder, db, buffer_bytes, clock, failpoint, aio)
+                return cls(folder, db, buffer_bytes, clock, failpoint, aio, on_sync)
         except BaseException:
             db.close()
             raise

@@ -117,6 +117,7 @@ class GroupCommit:
         on_end: Callable[[], None],
         failpoint: Callable[[str], None] | None,
         aio: Callable[[], Aio | None],
+        on_sync: Callable[[bool], None],
     ) -> None:
         self._db, self._clock, self._publish, self._on_end = db, clock, publish, on_end
         self._failpoint = failpoint
@@ -130,7 +131,7 @@ class GroupCommit:
         self._idle.set()
         self._failure = ""
         self._closed = False
-        self._sync = LogSync(db, self._after_sync, aio)
+        self._sync = LogSync(db, self._after_sync, aio, on_sync)
 
     @property
     def failed(self) -> bool:

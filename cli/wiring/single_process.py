@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, Counter
+
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
@@ -66,7 +68,7 @@ async def serve(
         clock = wall_clock if own_log else guarded_clock(settings)
         node = Node(
             folder,
-            _log_of(settings, folder.info, clock),
+            _log_of(settings, folder.info, clock, metrics),
             SingleElection(folder.info.shards, url),
             node_options(settings, alone=True, trims=own_log),
             metrics,
@@ -104,11 +106,22 @@ def _log_path(data: Path) -> Path:
     return data / "bus"
 
 
-def _log_of(settings: Settings, info: FolderInfo, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:
-    async def open_embedded() -> Bus:
-        return await EmbeddedBus.open(_log_path(info.path), buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
-
+def _log_of(
+    settings: Settings, info: FolderInfo, clock: Callable[[], int], metrics: CollectorRegistry
+) -> Callable[[], Awaitable[Bus]]:
     async def open_kafka() -> Bus:
         return await open_bus(settings, clock, check_prefix(settings, info).prefix, (IMPORTER,))
 
-    return open_embedded if settings.bus == "embedded" else open_kafka
+    if settings.bus == "kafka":
+        return open_kafka
+    syncs = Counter("duemq_log_syncs", "Syncs of the embedded log, by kernel or thread.", ["by"], registry=metrics)
+    by_kernel, by_thread = syncs.labels("kernel"), syncs.labels("thread")
+
+    def on_sync(kernel: bool) -> None:
+        (by_kernel if kernel else by_thread).inc()
+
+    async def open_embedded() -> Bus:
+        path, buffer_bytes = _log_path(info.path), settings.embedded.buffer_bytes
+        return await EmbeddedBus.open(path, buffer_bytes=buffer_bytes, clock=clock, on_sync=on_sync)
+
+    return open_embedded

@@ -36,14 +36,21 @@ def kernel_aio() -> Aio | None:
 
 
 class LogSync:
-    """Runs one sync at a time. `done` is called in the event loop, with the error if it failed.
+    """Runs one sync at a time. `done` is called in the event loop, with the error if it failed; `on_sync` for each
+    sync that begins, with whether the kernel makes it.
 
     A failed sync must be the last one: the kernel forgets the failure, and the next sync would succeed without the
     data.
     """
 
-    def __init__(self, db: Rdict, done: Callable[[Exception | None], None], aio: Callable[[], Aio | None]) -> None:
-        self._db, self._done, self._aio = db, done, aio()
+    def __init__(
+        self,
+        db: Rdict,
+        done: Callable[[Exception | None], None],
+        aio: Callable[[], Aio | None],
+        on_sync: Callable[[bool], None],
+    ) -> None:
+        self._db, self._done, self._aio, self._on_sync = db, done, aio(), on_sync
         self._loop = asyncio.get_running_loop()
         self._file, self._size = _NONE, 0  # the newest file of the log, synced up to this size
         # An executor's futures would cost more than the sync: a queue and a thread are enough.
@@ -61,10 +68,12 @@ class LogSync:
                 self._size = size
                 try:
                     self._aio.start(self._file)
+                    self._on_sync(True)
                     return
                 except OSError as error:
                     log.info("log: syncs take a thread from now on: %s", error, extra={"action": "sync"})
                     self._close_aio()
+        self._on_sync(False)
         self._requests.put(True)
 
     def close(self) -> None:

@@ -47,9 +47,14 @@ class FaultyAio(Aio):
         return ended
 
 
-def with_bus(folder: Path, scenario: Callable[[EmbeddedBus], Awaitable[None]], aio: Aio | None = None) -> None:
+def with_bus(
+    folder: Path,
+    scenario: Callable[[EmbeddedBus], Awaitable[None]],
+    aio: Aio | None = None,
+    on_sync: Callable[[bool], None] = lambda by_kernel: None,
+) -> None:
     async def run() -> None:
-        bus = await EmbeddedBus.open(folder, aio=lambda: aio)
+        bus = await EmbeddedBus.open(folder, aio=lambda: aio, on_sync=on_sync)
         try:
             await bus.create_topic("t", 1)
             await scenario(bus)
@@ -64,12 +69,13 @@ async def frames_of(bus: EmbeddedBus) -> list[bytes]:
 
 
 def test_the_kernel_syncs_each_record_but_the_first_of_a_file(tmp_path: Path) -> None:
-    aio = FaultyAio()
+    aio, ways = FaultyAio(), list[bool]()
 
     async def scenario(bus: EmbeddedBus) -> None:
         for at in range(3):
             await bus.append({T0: [b"%d" % at]})
         assert len(aio.files) == 3  # RocksDB synced the topic
+        assert ways == [False, True, True, True]
         await asyncio.to_thread(bus.db.flush)  # RocksDB begins a new file
         await bus.append({T0: [b"3"]})
         assert len(aio.files) == 3
@@ -77,7 +83,7 @@ def test_the_kernel_syncs_each_record_but_the_first_of_a_file(tmp_path: Path) ->
         assert len(aio.files) == 4
         assert aio.files[3] > aio.files[2]
 
-    with_bus(tmp_path, scenario, aio)
+    with_bus(tmp_path, scenario, aio, ways.append)
 
 
 @pytest.mark.parametrize(
