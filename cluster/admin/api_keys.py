@@ -87,14 +87,14 @@ class ApiKeys:
         await self.forget(now, by)
         if self.count >= MAX_KEYS:
             raise Rejected("not_supported", f"there are {MAX_KEYS} keys, including revoked ones, which is the limit")
-        await self._put(key, by, 0)
+        await self.admin.change(f"{_KIND}/{key.id}", key.value(), by)
         return self._described(key) | {"key": text}
 
     async def rotate(self, id_: str, overlap_ms: int, by: str) -> dict[str, Any]:
         """A new text for a key, returned as by `make`. The old text stays valid for `overlap_ms`."""
         key, version = self._find(id_)
         key, text = rotated(key, self._clock(), overlap_ms)
-        await self._put(key, by, version)
+        await self.admin.change(f"{_KIND}/{key.id}", key.value(), by, version)
         return self._described(key) | {"key": text}
 
     async def revoke(self, id_: str, by: str) -> dict[str, Any]:
@@ -153,9 +153,6 @@ class ApiKeys:
         """The key and the version of its item."""
         key = self.named(id_)
         return key, self.admin.state.version_of(f"{_KIND}/{key.id}")
-
-    async def _put(self, key: ApiKey, by: str, version: int) -> None:
-        await self.admin.change(f"{_KIND}/{key.id}", key.value(), by, version)
 
     def _described(self, key: ApiKey) -> dict[str, Any]:
         return {

@@ -21,6 +21,7 @@ _READ = 500  # records at a time
 _QUIET_S = 5.0
 _OPENING_S = 0.02  # between checks whether the process has opened its log
 _ANSWER_S = 5.0
+_TRIES = 10
 _LOST = "access/lost"  # the item that records that there were API keys
 _KEPT_RECORDS = 1_000  # after a snapshot; above this, the next change makes a new one
 
@@ -159,25 +160,36 @@ class AdminLog:
         """
         if not self.ready.is_set():
             raise Unavailable("the administrative log is being read for the first time")
-        state, value = self.state, orjson.loads(orjson.dumps(value))  # as it will be read
-        before = state.version_of(item) if version is None else version
-        change = ItemChange(item, before + 1, value, self.clock(), by)
-        if not always:
-            state.check_room(change)
-        bus = self._bus()
+        value = orjson.loads(orjson.dumps(value))  # as it will be read
+        for _ in range(_TRIES):
+            before = self.state.version_of(item) if version is None else version
+            change = ItemChange(item, before + 1, value, self.clock(), by)
+            if not always:
+                self.state.check_room(change)
+            bus = self._bus()
+            await self._append(bus, change)
+            now = self.state.items.get(item)
+            if now == (change.version, value):
+                break
+            if version is not None or now is not None:
+                raise Rejected("conflict", f"{item} was changed by another caller at the same time")
+            # It is new, but a removed item with a higher version was forgotten first.
+        else:
+            raise Rejected("conflict", f"{item} lost {_TRIES} times to the removal of other items")
+        if self.state.next_offset - self._start > 2 * _KEPT_RECORDS:
+            await self._shorten(bus)
+        return change.version
+
+    async def _append(self, bus: Bus, change: ItemChange) -> None:
+        """Append a change, and wait until it is read here. Raises OutcomeUnknown if it is not."""
         results = await bus.append({(ADMIN, 0): [change.frame()]})
         offset = results[ADMIN, 0].first_offset
         try:
             async with asyncio.timeout(_ANSWER_S), self._grown:
                 await self._grown.wait_for(lambda: self.state.next_offset > offset)
         except TimeoutError as error:
-            raise OutcomeUnknown(f"{item} may or may not have changed: the log was not read that far") from error
-        now = self.state.items.get(item)
-        if now is None or now != (change.version, value):
-            raise Rejected("conflict", f"{item} was changed by another caller at the same time")
-        if self.state.next_offset - self._start > 2 * _KEPT_RECORDS:
-            await self._shorten(bus)
-        return change.version
+            detail = f"{change.item} may or may not have changed: the log was not read that far"
+            raise OutcomeUnknown(detail) from error
 
     async def _shorten(self, bus: Bus) -> None:
         """Append a snapshot, and drop the records before it."""

@@ -170,6 +170,7 @@ class _Honest:
     async def _act(self) -> None:
         new = {"name": "act", "scopes": ["read"], "expires_after": "1h"}
         async with self._http.post("/v1/keys", json=new, headers=_bearer(ROOT)) as answer:
+            assert answer.status == 201, await answer.text()
             self.acts.append((await answer.json())["id"])
         async with self._http.delete(f"/v1/keys/{self.acts[-1]}", headers=_bearer(ROOT)) as answer:
             assert answer.status == 200, await answer.text()

@@ -148,6 +148,16 @@ async def test_keys_and_sessions_that_ended_are_forgotten_and_a_server_with_keys
         assert admin.keys.count == 1, "without a key everybody may call"
 
 
+async def test_keys_can_be_made_however_many_were_made_and_forgotten_before() -> None:
+    clock = Clock()
+    with patch.object(state, "MAX_REMOVED", 2), patch.object(api_keys, "MAX_KEYS", 4):
+        async with administration(clock) as admin:
+            for number in range(20):
+                made = await admin.keys.make({"name": str(number), "role": "viewer"}, "test")
+                await admin.keys.revoke(made["id"], "test")
+            assert made["id"] in admin.keys.by_id
+
+
 async def test_a_job_goes_on_in_a_full_state_and_claims_do_not_spin(tmp_path: Path) -> None:
     claims, claim = 0, Jobs.claim
 

@@ -85,6 +85,20 @@ async def test_of_two_changes_at_a_time_one_is_told_that_it_lost(bus: Bus) -> No
         assert [dict(one.state.of_kind("keys")) for one in logs] == [{"a": {"by": winner}}] * 2
 
 
+async def test_a_new_item_does_not_lose_to_the_removal_of_others(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_state, "MAX_REMOVED", 1)
+    async with following(bus, 2) as (one, other):
+        for number in range(9):
+            for version in range(number + 1):
+                await one.change(f"keys/{number}", {"x": version}, "me")
+        await agree(one, other)
+        removals = (one.change(f"keys/{number}", None, "me") for number in range(9))
+        made = (other.change(f"keys/new{number}", {"x": number}, "me") for number in range(3))
+        await asyncio.gather(*removals, *made)
+        await agree(one, other)
+        assert {f"new{number}" for number in range(3)} <= dict(one.state.of_kind("keys")).keys()
+
+
 async def test_it_is_shortened_and_who_begins_later_knows_all(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_log, "_KEPT_RECORDS", 10)
     async with following(bus) as (one,):

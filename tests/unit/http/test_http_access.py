@@ -26,7 +26,7 @@ from duemq.proxy.table import ENDPOINTS
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, ORDER, FakeGateway
 
-PUBLIC = {"/", "/livez", "/healthz", "/readyz", "/openapi.json"}
+PUBLIC = {"/v1/frames", "/", "/livez", "/healthz", "/readyz", "/openapi.json"}
 ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPOINTS]
 
 
