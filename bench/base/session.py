@@ -27,12 +27,15 @@ Session = aiohttp.ClientSession | FrameSession
 
 
 def session(url: str, connections: int, timeout_s: float = 60.0) -> Session:
-    """A session of at most `connections` connections, each kept alive; paths are relative to `url`.
-
-    A URL that begins with `frames+` is reached by frames, on one connection.
-    """
+    """A session whose paths are relative to `url`: of at most `connections` connections, or one by frames for a URL that
+    begins with `frames+`."""
     if url.startswith(PREFIX):
         return FrameSession(url, timeout_s)
+    return http_session(url, connections, timeout_s)
+
+
+def http_session(url: str, connections: int, timeout_s: float = 60.0) -> aiohttp.ClientSession:
+    """A session by HTTP. Each connection is kept alive."""
     return aiohttp.ClientSession(
         url,
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=600, ssl=trusted(url)),

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import numpy as np
 
-from duemq.bench.base.session import session
+from duemq.bench.base.session import http_session
 from tests.abuse.base import Abuser, Sizes
 from tests.abuse.crowd import Crowd
 from tests.abuse.server import AbusedCluster, AbusedServer
@@ -188,7 +188,7 @@ def run(
 async def _run(server: Abused, seconds: float, rate: float, sizes: Sizes) -> tuple[Figures, Figures]:
     context = multiprocessing.get_context("spawn")
     stop, tried = context.Event(), context.Array("q", 2)
-    async with session(server.url, 16) as http:
+    async with http_session(server.url, 16) as http:
         new = {"name": "honest", "scopes": ["send", "read"], "topics": [_TOPIC]}
         async with http.post("/v1/keys", json=new, headers=_bearer(ROOT)) as answer:
             key = (await answer.json())["key"]

@@ -61,7 +61,7 @@ async def respond(response: Response, scope: Scope, receive: Receive, send: Send
     """Send a response: a finished one with one write, if `send` is that of an `Exchange` or a `FrameStream`."""
     exchange = getattr(send, "__self__", None)
     if (
-        type(exchange) in (Exchange, FrameStream)
+        isinstance(exchange, Exchange | FrameStream)
         and type(response).__call__ is Response.__call__
         and response.background is None
         and exchange.answer(response.status_code, response.raw_headers, response.body)

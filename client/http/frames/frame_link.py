@@ -86,7 +86,7 @@ class FrameLink(asyncio.Protocol):
         host, fields = self._upgrade
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])
         head = b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: Upgrade\r\nUpgrade: %b\r\n%b\r\n"
-        transport.write(head % (PATH, host, PROTOCOL, lines))
+        self.transport.write(head % (PATH, host, PROTOCOL, lines))
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
