@@ -27,8 +27,8 @@ Session = aiohttp.ClientSession | FrameSession
 
 
 def session(url: str, connections: int, timeout_s: float = 60.0) -> Session:
-    """A session whose paths are relative to `url`: of at most `connections` connections, or one by frames for a URL that
-    begins with `frames+`."""
+    """A session whose paths are relative to `url`: of at most `connections` connections, or one by frames for a URL
+    that begins with `frames+`."""
     if url.startswith(PREFIX):
         return FrameSession(url, timeout_s)
     return http_session(url, connections, timeout_s)

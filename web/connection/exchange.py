@@ -57,11 +57,14 @@ class Exchange(RequestResponseCycle):
         return True
 
 
+_WHOLE: Final = (Exchange, FrameStream)
+
+
 async def respond(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     """Send a response: a finished one with one write, if `send` is that of an `Exchange` or a `FrameStream`."""
     exchange = getattr(send, "__self__", None)
     if (
-        isinstance(exchange, Exchange | FrameStream)
+        isinstance(exchange, _WHOLE)
         and type(response).__call__ is Response.__call__
         and response.background is None
         and exchange.answer(response.status_code, response.raw_headers, response.body)
