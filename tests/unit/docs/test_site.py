@@ -14,7 +14,7 @@ from tests.support.docs.sentences import by_sentences, sentences
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 ROOMS = {"start", "guides", "operate", "reference", "explain", "adr"}
-WORDS, WORDS_ABOVE = 40_000, 2_773
+WORDS, WORDS_ABOVE = 35_000, 2_773
 """Of all pages but decisions, and of README and CONTRIBUTING. Lower them when they have become fewer; raise none."""
 RUN = 0.45
 """The share of blocks that a test runs as printed. Raise it when it has become more."""
