@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit
 
 from duemq.client.http.connection import tls_files
 from duemq.client.http.frames.frame_link import FrameLink, PendingAnswer, open_link
-from duemq.model.frames.frame import FrameAnswer, pack_request
+from duemq.model.frames.frame import MAX_STREAMS, FrameAnswer, pack_request
 from duemq.tls.contexts import client_context
 
 PREFIX = "frames+"
@@ -40,7 +40,7 @@ class FrameSession:
         self._tls = client_context(tls_files()) if self._place.scheme == "https" else None
         self._timeout_s = timeout_s
         self._link: FrameLink | None = None
-        self._opening = asyncio.Lock()
+        self._opening, self._places = asyncio.Lock(), asyncio.Semaphore(MAX_STREAMS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,14 +67,15 @@ class FrameSession:
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> AsyncIterator[FramedAnswer]:
         fields = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        link = await self._open()
-        pending = link.request(pack_request(method.encode(), target.encode(), fields, body))
-        try:
-            async with asyncio.timeout(self._timeout_s):
+        async with self._places, asyncio.timeout(self._timeout_s) as limit:
+            link = await self._open()
+            pending = link.request(pack_request(method.encode(), target.encode(), fields, body))
+            try:
                 head = await pending.head()
-            yield FramedAnswer(head, pending)
-        finally:
-            pending.close()
+                limit.reschedule(None)  # the body may be a stream
+                yield FramedAnswer(head, pending)
+            finally:
+                pending.close()
 
     async def _open(self) -> FrameLink:
         async with self._opening:
