@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
 import pytest
 
+from duemq.client import AsyncClient
+from duemq.client.http.errors import Unauthorised
+from duemq.client.http.frames.frame_transport import FrameTransport
 from tests.e2e.server import Server, run
+from tests.support.patience import WITHIN_S
 
 ORDER = {"topic": "orders", "payload": "p", "deliver_after": "1h"}
 
@@ -62,6 +67,28 @@ def test_from_nothing_to_keys(tmp_path: Path) -> None:
     with Server(restored) as server:
         server.start()
         assert [status(server.url, key, "POST", "/v1/messages") for key in ("", admin, sender)] == [401, 201, 401]
+
+
+def test_a_revoked_key_opens_nothing_more_on_a_connection_of_frames(tmp_path: Path) -> None:
+    with Server(tmp_path / "data", "--set", "http.access=keys") as server:
+        server.start()
+        admin = make("ops", "--role", "admin", "--data", tmp_path / "data", url=server.url)
+        key = make("reader", "--role", "viewer", url=server.url, key=admin)
+
+        async def scenario() -> None:
+            async with FrameTransport(False) as frames, AsyncClient(server.url, key, transport=frames) as client:
+                await client.limits()
+                assert frames.is_open
+                following = asyncio.ensure_future(anext(client.tail("orders")))
+                await asyncio.to_thread(run, "keys", "revoke", "reader", "--yes", url=server.url, key=admin)
+                async with asyncio.timeout(WITHIN_S):
+                    with pytest.raises(Unauthorised):
+                        await client.limits()
+                    with pytest.raises(Unauthorised):  # the stream ended, and its next request is refused
+                        await following
+                assert frames.is_open
+
+        asyncio.run(scenario())
 
 
 def test_a_key_for_some_topics_sees_and_changes_only_theirs(tmp_path: Path) -> None:

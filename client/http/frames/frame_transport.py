@@ -33,6 +33,11 @@ class FrameTransport(httpx.AsyncBaseTransport):
         self._places = asyncio.Semaphore(MAX_STREAMS)
         self._not_before = 0.0  # monotonic s
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests go by frames now."""
+        return self._link is not None and not self._link.closed
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         payload = self._payload(request)
         link = None if payload is None else await self._open(request)
@@ -77,10 +82,10 @@ class FrameTransport(httpx.AsyncBaseTransport):
         return payload if len(payload) <= MAX_PAYLOAD else None
 
     async def _open(self, request: httpx.Request) -> FrameLink | None:
-        if self._link is not None and not self._link.closed:
+        if self.is_open:
             return self._link
         async with self._opening:
-            if self._link is not None and not self._link.closed:
+            if self.is_open:
                 return self._link
             url, tls = request.url, None
             if url.scheme == "https":

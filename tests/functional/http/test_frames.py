@@ -154,8 +154,9 @@ async def test_a_request_by_frames_is_answered_as_by_http() -> None:
 
 async def test_the_sdk_uses_frames_and_reads_a_stream() -> None:
     async with site() as at, asyncio.timeout(WITHIN_S):
-        async with AsyncClient(at.url, transport=FrameTransport(at.trusting or False)) as client:
+        async with FrameTransport(at.trusting or False) as frames, AsyncClient(at.url, transport=frames) as client:
             await client.send("t", "x", deliver_after="1s")
+            assert frames.is_open
             await at.fill(3)
             records = client.tail("t")
             got = [await anext(records) for _ in range(48)]
