@@ -27,6 +27,7 @@ with atheris.instrument_imports(include=["duemq"]):
     from duemq.model.callers.access import ApiKey, id_of, new_key
     from duemq.model.callers.session import LoginSession
     from duemq.model.errors import CorruptStore, Rejected
+    from duemq.model.frames.frame import Frame, FrameError, FrameReader, pack_request, request_of
     from duemq.model.log.ledger import Barrier, Entry, read_ledger
     from duemq.model.messages import plain
     from duemq.model.messages.ids import IdCodec
@@ -38,8 +39,10 @@ with atheris.instrument_imports(include=["duemq"]):
     from duemq.proxy.login.tokens import Issuer
     from duemq.proxy.request.names import name_in_header
     from duemq.proxy.request.raw_body import read_dashed
+    from duemq.web.request_target import target_of
     from duemq.web.same_origin import SameOrigin
 
+from httptools import HttpParserInvalidURLError
 from starlette.requests import Request
 
 from tests.support.http.provider import CLIENT, ISSUER, Provider
@@ -121,6 +124,28 @@ def headers(data: bytes) -> None:
             pass
 
 
+def frames(data: bytes) -> None:
+    """What a client sends after the upgrade: in one piece and byte by byte it is the same."""
+    whole, single = list[Frame](), list[Frame]()
+    outcomes = []
+    for got, pieces in ((whole, [data]), (single, [data[at : at + 1] for at in range(len(data))])):
+        reader = FrameReader()
+        try:
+            for piece in pieces:
+                got += reader.feed(piece)
+            outcomes.append("")
+        except FrameError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1], "it depends on how the bytes arrive"
+    for payload in (data, *(frame.payload for frame in single)):
+        try:
+            request = request_of(payload)
+            target_of(request.url)
+        except (FrameError, UnicodeDecodeError, HttpParserInvalidURLError):
+            continue
+        assert request_of(pack_request(request.method.encode(), request.url, request.fields, request.body)) == request
+
+
 ORIGINS = SameOrigin(("example.com",), ("https://example.com",))
 KEY, TEXT = new_key("fuzz", ["admin"], NOW)
 
@@ -184,7 +209,7 @@ def _verify(text: str) -> Any:
 ISSUED.learn_keys(PROVIDER.published)
 ISSUED._asked_at = float("inf")
 CLAIMS = _verify(GOOD).claims
-TARGETS = {one.__name__: one for one in (records, ledger, administrative, headers, keys, cookies, tokens)}
+TARGETS = {one.__name__: one for one in (records, ledger, administrative, headers, keys, cookies, tokens, frames)}
 
 
 def main() -> int:
