@@ -34,11 +34,11 @@ _Fields = Sequence[tuple[bytes, bytes]]
 
 
 class FrameLink(asyncio.Protocol):
-    """`closed`: nothing more may be sent here. Made by `open_link`."""
+    """`loop`: the one it belongs to. `closed`: nothing more may be sent here. Made by `open_link`."""
 
     def __init__(self, host: bytes, fields: _Fields) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.upgraded: asyncio.Future[bool] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.upgraded: asyncio.Future[bool] = self.loop.create_future()
         self.closed = False
         self._upgrade = (host, fields)
         self._head = b""
@@ -46,7 +46,7 @@ class FrameLink(asyncio.Protocol):
         self._streams: dict[int, PendingAnswer] = {}
         self._next = 1
         self._pinged: asyncio.TimerHandle | None = None
-        self._heard_at = self._loop.time()
+        self._heard_at = self.loop.time()
         self.transport: asyncio.Transport
 
     def request(self, payload: bytes) -> PendingAnswer:
@@ -89,7 +89,7 @@ class FrameLink(asyncio.Protocol):
         self.transport.write(head % (PATH, host, PROTOCOL, lines))
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
+        self._heard_at = self.loop.time()
         if not self.upgraded.done():
             head, end, data = (self._head + data).partition(b"\r\n\r\n")
             self._head = head
@@ -142,8 +142,8 @@ class FrameLink(asyncio.Protocol):
             self.transport.close()
 
     def _ping(self) -> None:
-        self._pinged = self._loop.call_later(_PING_S, self._ping)
-        self.doubt(self._loop.time() - 2 * _PING_S)
+        self._pinged = self.loop.call_later(_PING_S, self._ping)
+        self.doubt(self.loop.time() - 2 * _PING_S)
         if not self.closed:
             self.transport.write(pack(PING, 0))
 

@@ -35,8 +35,9 @@ class FrameTransport(httpx.AsyncBaseTransport):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests go by frames now."""
-        return self._link is not None and not self._link.closed
+        """Whether requests go by frames now. The connection belongs to one event loop."""
+        link = self._link
+        return link is not None and not link.closed and link.loop is asyncio.get_running_loop()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         payload = self._payload(request)
