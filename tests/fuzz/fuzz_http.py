@@ -1,4 +1,4 @@
-"""Raw HTTP at random against a real server: heads, chunks, trailers, right ones and wrong ones, in any pieces.
+"""Raw HTTP and frames at random against a real server: heads, chunks, trailers, right and wrong, in any pieces.
 
 `python -m tests.fuzz.fuzz_http --minutes 10 [--seed N]` runs for as long as it is told; `test_http_fuzz.py`
 for a few seconds. There may be no 500 and no traceback, each answer names its request, the server lives, gives back the
@@ -20,6 +20,17 @@ from random import Random, SystemRandom
 
 import psutil
 
+from duemq.model.frames.frame import (
+    ANSWER,
+    CANCEL,
+    CREDIT,
+    PING,
+    REQUEST,
+    FrameReader,
+    answer_of,
+    pack,
+    pack_request,
+)
 from tests.e2e.server import Server, wait_for
 
 # Little is kept in memory on purpose, so that what grows would be a leak.
@@ -85,6 +96,7 @@ _BODIES = [
     b'{"topic":"\xff"}',
     b"[" * 2000, b'{"a":' * 500, b"\x00" * 70_000, b'{"cursor":"x"}',
 ]  # fmt: skip
+UPGRADE = b"GET /v1/frames HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: duemq-frames/1\r\n\r\n"
 _ANSWER = re.compile(rb"HTTP/1\.1 ([1-5]\d\d)[^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 
 
@@ -96,11 +108,27 @@ class Requests:
 
     def pieces(self) -> list[bytes]:
         rng = self._random
-        data = b"".join(self._request() for _ in range(rng.choice((1, 1, 1, 2, 4))))
+        framed = rng.random() < 0.2
+        data = b"".join((self._frame if framed else self._request)() for _ in range(rng.choice((1, 1, 1, 2, 4))))
         if rng.random() < 0.3:
             data = self._damaged(data)
         cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 1, 3))))
-        return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        pieces = [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        return [UPGRADE, *pieces] if framed else pieces
+
+    def _frame(self) -> bytes:
+        rng = self._random
+        stream, kind = rng.choice((0, 1, 1, 2, 2**32 - 1)), rng.choice((REQUEST,) * 8 + (CREDIT, CANCEL, PING, 9))
+        if kind != REQUEST:
+            return pack(kind, stream, rng.randbytes(rng.choice((0, 4, 4, 9))))
+        method, _, target = rng.choice(_CALLS).partition(b" ")
+        if rng.random() < 0.2:
+            target = rng.choice(_TARGETS)
+        fields = [
+            (name, value)
+            for name, _, value in (line.partition(b": ") for line in rng.choices(_TAME, k=rng.randrange(3)))
+        ]
+        return pack(REQUEST, stream, pack_request(method, target, fields, rng.choice(_BODIES)))
 
     def _request(self) -> bytes:
         rng = self._random
@@ -170,7 +198,7 @@ async def hammer(port: int, seed: int, *, cases: int | None = None, seconds: flo
             number = next(numbers)
             pieces = Requests(number).pieces()
             answer = await _exchange(port, pieces)
-            for status, head in _ANSWER.findall(answer):
+            for status, head in _framed(answer) if pieces[0] is UPGRADE else _ANSWER.findall(answer):
                 tally.statuses[int(status)] += 1
                 if status == b"500" or (status != b"100" and b"\r\nx-request-id: " not in b"\r\n" + head.lower()):
                     tally.wrong.append(f"case {number}: {pieces!r} was answered {answer[:2000]!r}")
@@ -179,6 +207,13 @@ async def hammer(port: int, seed: int, *, cases: int | None = None, seconds: flo
         for _ in range(_AT_ONCE):
             group.create_task(send_on())
     return tally
+
+
+def _framed(answer: bytes) -> list[tuple[bytes, bytes]]:
+    """Status and head of each answer in frames."""
+    frames = FrameReader().feed(answer.partition(b"\r\n\r\n")[2])
+    answers = [answer_of(frame.payload) for frame in frames if frame.kind == ANSWER]
+    return [(b"%d" % one.status, b"".join(b"%b: %b\r\n" % field for field in one.fields)) for one in answers]
 
 
 async def _exchange(port: int, pieces: list[bytes]) -> bytes:
@@ -191,6 +226,10 @@ async def _exchange(port: int, pieces: list[bytes]) -> bytes:
                 writer.write(piece)
                 await writer.drain()
                 await asyncio.sleep(0)
+                if piece is UPGRADE:
+                    answer += await reader.readuntil(b"\r\n\r\n")
+            if pieces[0] is UPGRADE:
+                await asyncio.sleep(0.05)  # the end of our side ends everything
             writer.write_eof()
             while part := await reader.read(1 << 16):
                 answer += part
