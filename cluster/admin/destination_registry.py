@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import ItemReader, Value
 from duemq.model.destinations.destination import Credentials, Destination, read_credentials, read_destination
+from duemq.model.destinations.pull import MAX_GROUPS
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 
@@ -102,7 +103,8 @@ class DestinationRegistry:
         """Declare a destination. `fields`: those of `Destination`. With `replace`, it may replace one of the same name,
         which keeps its credentials unless new ones are given, and stays paused.
 
-        Raises Rejected `bad_field`, `unknown_field`, `destination_exists` or `too_many_destinations`.
+        Raises Rejected `bad_field`, `unknown_field`, `destination_exists`, `too_many_destinations` or
+        `too_many_groups`.
         """
         destination = read_destination(fields)
         secrets = None if credentials is None else read_credentials(credentials)
@@ -117,7 +119,11 @@ class DestinationRegistry:
                 destination = destination.model_copy(update={"paused": before.paused})
             await self._change(before, destination, secrets, by, begin)
             return destination
-        if sum(1 for _ in self.admin.state.of_kind(_KIND)) >= MAX_DESTINATIONS:
+        groups = sum("." in each for each, _ in self.admin.state.of_kind(_KIND))
+        if "." in name:
+            if groups >= MAX_GROUPS:
+                raise Rejected("too_many_groups", f"there are {MAX_GROUPS} groups, which is the limit")
+        elif sum(1 for _ in self.admin.state.of_kind(_KIND)) - groups >= MAX_DESTINATIONS:
             raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, which is the limit")
         await begin(destination, (destination.own_topic, destination.retry_topic, *destination.topics))
         destination = destination.model_copy(update={"start_id": _start_id(self.admin.clock())})
@@ -144,7 +150,7 @@ class DestinationRegistry:
         if unknown := sorted(changes.keys() - set(FIELDS)):
             raise Rejected("unknown_field", f"{shown(unknown[0])} cannot be changed here", unknown[0])
         fields = before.value() | dict(changes)
-        after = read_destination({"name": name, "url": fields["url"]})
+        after = read_destination({"name": name, "url": fields["url"], "topics": fields["topics"]})
         if after.system is not before.system and "options" not in changes:
             del fields["options"]  # of another system
         after = read_destination(fields)
