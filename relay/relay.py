@@ -11,9 +11,7 @@ from typing import Any, Protocol
 from duemq.background.loop import Loop
 from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
-from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.work.pool import Owner
 from duemq.cluster.relays.figures import RelayFigures
 from duemq.cluster.topics.internal_topics import BUFFER
 from duemq.model.destinations.destination import Credentials, Destination, System
@@ -22,13 +20,14 @@ from duemq.model.topics.topic_names import TopicNames
 from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable, policy_of
 from duemq.relay.figures import DestinationFigures
+from duemq.relay.groups.group_consumer import group_consumer
 from duemq.relay.groups.lease_pool import LeasePool
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that failed is restarted
 _IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # limits; ordered: some of each failing key
-_GROUP_IN_HAND = 5_000
+_GROUP_IN_HAND = 20_000
 _GROUP_COMMIT_PAUSE_S = 0.002  # acks wait for it
 _COMMIT_PAUSE_S = 0.02  # storing a cursor costs an fsync that delays deliveries; without it messages come again
 _STOP_S = 10.0
@@ -277,15 +276,9 @@ class Relay:
         destination = work.declared[0]
         most = destination.concurrency or _GROUP_IN_HAND
         options = replace(self._options(destination, 1, most), commit_pause_s=_GROUP_COMMIT_PAUSE_S)
-        group = self._names(destination.group)
-
-        def make_pool(owner: Owner) -> LeasePool:
-            work.pool = LeasePool(owner, work.figures, self._clock, most, options.max_in_hand_bytes)
-            return work.pool
-
-        consumer = Consumer(group, options=options, log=self._make_log(group, options), pool=make_pool)
-        for topic in self._topics(destination):
-            consumer.add(topic, _leased)
+        group, topics = self._names(destination.group), self._topics(destination)
+        log_of_group = self._make_log(group, options)
+        consumer, work.pool = group_consumer(group, topics, options, log_of_group, work.figures, self._clock)
         self._began.set()
         self._began = asyncio.Event()
         try:
@@ -324,10 +317,6 @@ class Relay:
             buffer_topic=self._names(BUFFER),
             instance=destination.instance,
         )
-
-
-async def _leased(message: Message) -> None:
-    """Stands for the handler of a group's topics: its pool calls none."""
 
 
 def _dead(consumer: Consumer) -> int:

@@ -480,6 +480,10 @@ class Consumer:
         log.info("consumer of group %s resumes after a pause", self.group, extra={"action": "resume"})
         self._room.open()
 
+    def wanted(self) -> None:
+        """See `Owner`."""
+        self._room.open()
+
     def released(self, work: Work) -> None:
         """See `Owner`."""
         self._room.remove(work.size)

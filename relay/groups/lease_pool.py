@@ -29,6 +29,7 @@ from duemq.relay.groups.leases import Lease, Leases
 _ANSWER_BYTES: Final = 1 << 20  # of the messages of one receive, or a single larger one
 _DURABLE_S: Final = 10.0  # an answer waits this long for the log
 _EXPIRED_AT_ONCE: Final = 500  # sent back before other tasks run
+_PREFETCH: Final = 1_000  # messages that wait for receivers: a position is made from all messages in hand
 
 
 class Received(NamedTuple):
@@ -51,8 +52,6 @@ class LeasePool:
     """See `Pool`. `clock` returns epoch ms. `most`, `most_bytes`: messages in hand; if all are leased, a receive is
     refused."""
 
-    paused = False
-
     def __init__(
         self, owner: Owner, figures: DestinationFigures, clock: Callable[[], int], most: int, most_bytes: int
     ) -> None:
@@ -66,6 +65,11 @@ class LeasePool:
         self._unstored: dict[OffsetTracker, int] = {}  # see `OffsetTracker.finished`
         self._turn, self._changed = asyncio.Event(), asyncio.Event()
         self._turn_at: int | None = None
+
+    @property
+    def paused(self) -> bool:
+        """See `Pool`."""
+        return self._leases.ready >= _PREFETCH
 
     @property
     def leased(self) -> int:
@@ -102,8 +106,10 @@ class LeasePool:
         return received
 
     def _take(self, most: int, visibility: int) -> list[Received]:
-        now, clock = self._now, self._clock()
+        now, clock, was_paused = self._now, self._clock(), self.paused
         leases = self._leases.take(most, _ANSWER_BYTES, visibility, now)
+        if was_paused and not self.paused:
+            self._owner.wanted()
         self._look_again()
         return [Received(f"{self._id}-{each.number:x}", each.work.message, clock + each.until - now) for each in leases]
 

@@ -41,13 +41,17 @@ class Owner(Protocol):
         """The pause has ended."""
         ...
 
+    def wanted(self) -> None:
+        """Messages may be pulled again."""
+        ...
+
 
 class Pool(Protocol):
     """Handles messages and tells the owner how each ended."""
 
     @property
     def paused(self) -> bool:
-        """No message starts, and none is pulled."""
+        """No message is pulled now."""
         ...
 
     async def run(self) -> None:

@@ -123,6 +123,19 @@ async def test_a_long_lease_holds_up_no_other_message_and_a_full_window_is_told(
         assert relay.measured()[GROUP].in_flight == relay.measured()[GROUP].limit == 4
 
 
+async def test_only_some_messages_wait_in_memory_however_many_are_there(site: Site) -> None:
+    declare(site)
+    await site.deliver("orders", *(b"%d" % n for n in range(6_000)))
+    async with site.relay() as relay:
+        pool, seen = await pool_of(relay), set[bytes]()
+        await until(lambda: relay.measured()[GROUP].in_hand >= 1_000)
+        await asyncio.sleep(0.05)
+        assert relay.measured()[GROUP].in_hand <= 2_000
+        while len(seen) < 6_000:
+            seen.update(payloads(await pool.receive(500, LONG, WAIT_S)))
+        assert relay.measured()[GROUP].in_flight == 6_000
+
+
 async def test_a_receiver_that_left_gets_nothing_and_waiting_ones_are_served_in_turn(site: Site) -> None:
     declare(site)
     async with site.relay() as relay:
