@@ -116,6 +116,11 @@ class RetryRule(_Declared):
             raise ValueError('kind delays needs delays, such as ["1s", "1m"]')
         return self
 
+    @property
+    def attempts(self) -> int:
+        """Deliveries of a message, before it becomes a dead letter."""
+        return 1 + (len(self.delays) if self.kind == "delays" else self.retries)
+
     @model_serializer(mode="wrap")
     def _only_of_kind(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in dump(self).items() if name in _OF_KIND[self.kind]}

@@ -124,6 +124,8 @@ def _credentials_in(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _without_secrets(url: str) -> str:
     """Scheme, host and the first part of the path: the rest is often the secret of a web hook."""
+    if url == PULL:
+        return url
     parts = urlsplit(url)
     first = "/".join(parts.path.split("/")[:2])
     start = f"{parts.scheme}://{parts.netloc}{first}"

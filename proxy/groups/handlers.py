@@ -275,6 +275,6 @@ def _json(service: Service, group: Destination) -> dict[str, Any]:
     state = "disabled" if group.disabled else "paused" if group.paused else "active"
     return {
         "topic": topic, "group": name, "destination": group.name, "state": state,
-        "visibility": group.options.visibility, "attempts": group.retry.retries + 1,
+        "visibility": group.options.visibility, "attempts": group.retry.attempts,
         "retry_topic": group.retry_topic, "figures": None if figures is None else dict(figures),
     }  # fmt: skip

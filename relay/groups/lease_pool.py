@@ -141,13 +141,17 @@ class LeasePool:
             tickets[work.tracker] = self._unstored[work.tracker] = work.tracker.finished
             self._figures.accepted(self._clock(), now - lease.began, work.message.origin.due_ms, "acked")
             results.append(True)
+        await self._until_stored(tickets)
+        return results
+
+    async def _until_stored(self, tickets: dict[OffsetTracker, int]) -> None:
+        """Return once these positions are durable. Raises OutcomeUnknown."""
         try:
             async with asyncio.timeout(_DURABLE_S):
                 while any(tracker.stored < ticket for tracker, ticket in tickets.items()):
                     await self._changed.wait()
         except TimeoutError as error:
-            raise OutcomeUnknown("the position of the group is not stored yet: repeat the ack") from error
-        return results
+            raise OutcomeUnknown("the position of the group is not stored yet: the messages may come again") from error
 
     async def nack(
         self, receipts: Sequence[str], delay_ms: int | None = None, reason: str = "", *, dead: bool = False
@@ -162,6 +166,8 @@ class LeasePool:
             _, late = await asyncio.wait(failures, timeout=_DURABLE_S)
             if late or any(future.cancelled() for future in failures):
                 raise OutcomeUnknown("the log does not have all of the messages yet; they come again in any case")
+            trackers = {lease.work.tracker for lease in ended if lease is not None}
+            await self._until_stored({tracker: tracker.finished for tracker in trackers})
         return [lease is not None for lease in ended]
 
     def extend(self, receipts: Sequence[str], visibility: int) -> list[bool]:

@@ -9,13 +9,14 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from duemq.client import Client, ReceivedMessage, Unavailable, Unreachable
+from duemq.client import Client, LeaseEnded, ReceivedMessage, Unavailable, Unreachable
 
 TOPIC, GROUP = "orders", "workers"
 VISIBILITY_MS = 3_000
@@ -59,8 +60,9 @@ def _answer(client: Client, received: Any, note: Any) -> None:
     for message, chance in zip(received, chances, strict=True):
         if chance <= _NACKED:
             asked_ms = time.time() * 1000
-            client.nack(TOPIC, GROUP, message.receipt)
-            note("nacked", message, asked_ms)
+            with suppress(LeaseEnded):
+                client.nack(TOPIC, GROUP, message.receipt)
+                note("nacked", message, asked_ms)
 
 
 if __name__ == "__main__":
