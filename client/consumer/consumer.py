@@ -480,7 +480,7 @@ class Consumer:
         log.info("consumer of group %s resumes after a pause", self.group, extra={"action": "resume"})
         self._room.open()
 
-    def wanted(self) -> None:
+    def pull_again(self) -> None:
         """See `Owner`."""
         self._room.open()
 

@@ -109,7 +109,7 @@ class LeasePool:
         now, clock, was_paused = self._now, self._clock(), self.paused
         leases = self._leases.take(most, _ANSWER_BYTES, visibility, now)
         if was_paused and not self.paused:
-            self._owner.wanted()
+            self._owner.pull_again()
         self._look_again()
         return [Received(f"{self._id}-{each.number:x}", each.work.message, clock + each.until - now) for each in leases]
 

@@ -41,7 +41,7 @@ class Owner(Protocol):
         """The pause has ended."""
         ...
 
-    def wanted(self) -> None:
+    def pull_again(self) -> None:
         """Messages may be pulled again."""
         ...
 

@@ -48,7 +48,7 @@ class Owner:
     def resumed(self) -> None:
         self.pauses.append(0.0)
 
-    def wanted(self) -> None: ...
+    def pull_again(self) -> None: ...
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(WITHIN_S):
