@@ -22,12 +22,12 @@ from duemq.relay.delivery import Delivery, Disable, policy_of
 from duemq.relay.figures import DestinationFigures
 from duemq.relay.groups.group_consumer import group_consumer
 from duemq.relay.groups.lease_pool import LeasePool
+from duemq.relay.settings import RelaySettings
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that failed is restarted
 _IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # limits; ordered: some of each failing key
-_GROUP_IN_HAND = 20_000
 _GROUP_COMMIT_PAUSE_S = 0.002  # acks wait for it
 _COMMIT_PAUSE_S = 0.02  # storing a cursor costs an fsync that delays deliveries; without it messages come again
 _STOP_S = 10.0
@@ -88,11 +88,12 @@ class Relay:
         kafka: Mapping[str, Any] | None = None,
         name: str = "",
         names: TopicNames = TopicNames(),  # noqa: B008  # a value
+        settings: RelaySettings = RelaySettings(),  # noqa: B008  # a value
     ) -> None:
         """`names`: names of the groups on the brokers, if they are on Kafka."""
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
         self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
-        self._names = names.on_brokers
+        self._names, self._settings = names.on_brokers, settings
         self._working: dict[str, _Work] = {}
         self._ending: list[_Work] = []
         self._figures: dict[str, DestinationFigures] = {}
@@ -274,8 +275,11 @@ class Relay:
     async def _lease(self, work: _Work, loop: Loop) -> None:
         """Work for a group: its messages wait for callers."""
         destination = work.declared[0]
-        most = destination.concurrency or _GROUP_IN_HAND
-        options = replace(self._options(destination, 1, most), commit_pause_s=_GROUP_COMMIT_PAUSE_S)
+        options = replace(
+            self._options(destination, 1, destination.concurrency or self._settings.group_messages),
+            max_in_hand_bytes=self._settings.group_bytes,
+            commit_pause_s=_GROUP_COMMIT_PAUSE_S,
+        )
         group, topics = self._names(destination.group), self._topics(destination)
         log_of_group = self._make_log(group, options)
         consumer, work.pool = group_consumer(group, topics, options, log_of_group, work.figures, self._clock)

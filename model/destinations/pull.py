@@ -15,8 +15,10 @@ from duemq.model.topics.rules import TOPIC
 PULL: Final = "pull:"
 """The URL of a group."""
 MAX_GROUPS: Final = 100
+MAX_GROUPS_OF_TOPIC: Final = 20
 MIN_VISIBILITY_MS: Final = 100
 MAX_VISIBILITY_MS: Final = 12 * 3_600_000
+MAX_DELAY_MS: Final = 366 * 86_400_000  # of a nack
 MAX_ATTEMPTS: Final = 101
 DEFAULT_ATTEMPTS: Final = 17
 

@@ -13,6 +13,7 @@ from duemq.model.destinations.destination import Destination, System
 from duemq.model.destinations.pull import (
     DEFAULT_ATTEMPTS,
     MAX_ATTEMPTS,
+    MAX_DELAY_MS,
     MAX_VISIBILITY_MS,
     MIN_VISIBILITY_MS,
     PULL,
@@ -35,7 +36,7 @@ from duemq.proxy.request.query import read_number, read_query, read_wait
 from duemq.proxy.response.render import content_json, times
 from duemq.web.admission import share_of
 from duemq.web.body import SMALL_BODY_BYTES
-from duemq.web.json_response import JsonResponse
+from duemq.web.json_response import JsonResponse, in_slices
 from duemq.web.problem import problem
 
 MAX_RECEIVED: Final = 1_000
@@ -108,7 +109,7 @@ async def receive(service: Service, request: Request) -> Response:
         raise
     if received:
         charge(request.scope, len(received) - 1)
-    return JsonResponse({"messages": [_received_json(each) for each in received]})
+    return JsonResponse({"messages": await in_slices(received, _received_json)})
 
 
 async def _wait(
@@ -124,6 +125,7 @@ async def _wait(
             received = receiving.result()
             if end.client_left:
                 leases.give_back([each.receipt for each in received])
+                return ()
             return received
         finally:
             receiving.cancel()
@@ -144,6 +146,8 @@ async def nack(service: Service, request: Request) -> Response:
     if type(dead) is not bool:
         raise Rejected("bad_field", f"dead_letter is true or false, not {shown(dead)}", "dead_letter")
     delay_ms = parse_duration(body["delay"], "delay") if "delay" in body else None
+    if delay_ms is not None and delay_ms > MAX_DELAY_MS:
+        raise Rejected("delay_too_long", f"delay is at most {format_duration(MAX_DELAY_MS)}", "delay")
     if dead and delay_ms is not None:
         raise Rejected("bad_field", "a dead letter does not come again: leave delay out", "delay")
     leases = await _leases(service, request)

@@ -104,7 +104,7 @@ class RelayOfProcess:
         registry, on_change = self._admin.destinations, self._admin.log.on_change
         return Relay(
             registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka,
-            _name(), self._names,
+            _name(), self._names, self._settings.relay,
         )  # fmt: skip
 
     def _log_of(self, group: str, options: ConsumerOptions) -> ConsumerLog:

@@ -20,6 +20,7 @@ from duemq.relay.relay import Relay
 from tests.support.patience import WITHIN_S
 from tests.support.relay.relay_site import Site as Log
 from tests.unit.http.test_http_access import Site, code_of
+from tests.unit.http.test_http_trail import entries_of
 
 GROUP = "/v1/topics/orders/groups/billing"
 
@@ -164,6 +165,7 @@ def test_what_may_be_received_is_a_matter_of_scope_and_topic() -> None:
         ("ack", "", {"receipt": 1}, "bad_field", "receipts"),
         ("ack", "", {"receipt": "a-1", "delay": 1}, "unknown_field", "delay"),
         ("nack", "", {"receipt": "a-1", "delay": "-1s"}, "negative_delay", "delay"),
+        ("nack", "", {"receipt": "a-1", "delay": 1e300}, "delay_too_long", "delay"),
         ("nack", "", {"receipt": "a-1", "delay": 1, "dead_letter": True}, "bad_field", "delay"),
         ("nack", "", {"receipt": "a-1", "reason": "x" * 201}, "bad_field", "reason"),
         ("extend", "", {"receipt": "a-1"}, "bad_field", "visibility"),
@@ -219,10 +221,31 @@ def test_the_sdk_receives_and_acknowledges() -> None:
     with_groups(scenario)
 
 
-def test_groups_are_bounded() -> None:
+def test_groups_of_a_topic_and_in_all_are_bounded() -> None:
     async def scenario(site: Groups) -> None:
-        for number in range(100):
-            assert (await site.ask("PUT", f"{GROUP}{number}", body={})).status_code == 201
+        await site.admin.destinations.declare({"name": "hook", "url": "https://h.example/", "paused": True}, None, "")
+        for topic in range(5):
+            for number in range(20):
+                answer = await site.ask("PUT", f"/v1/topics/t{topic}/groups/g{number}", body={})
+                assert answer.status_code == 201
+            assert code_of(await site.ask("PUT", f"/v1/topics/t{topic}/groups/g", body={})) == "too_many_groups"
         assert code_of(await site.ask("POST", f"{GROUP}:receive")) == "too_many_groups"
+        await site.ask("DELETE", "/v1/topics/t0/groups/g0")
+        assert (await site.ask("POST", f"{GROUP}:receive")).status_code == 200
+
+    with_groups(scenario)
+
+
+def test_the_trail_has_each_change_of_a_group_and_no_receive() -> None:
+    async def scenario(site: Groups) -> None:
+        await site.deliver(b"1")
+        (one,) = await site.receive("?wait=5s")
+        await site.receive()
+        await site.tell("ack", {"receipt": one["receipt"]})
+        await site.ask("PUT", GROUP, body={})
+        await site.ask("PUT", GROUP, body={"attempts": 3})
+        await site.ask("DELETE", GROUP)
+        actions = [entry["action"].partition(" /v1/topics/{topic}/groups/")[::2] for entry in await entries_of(site)]
+        assert actions == [("DELETE", "{group}"), ("PUT", "{group}"), ("POST", "{group}:receive")]
 
     with_groups(scenario)
