@@ -196,6 +196,7 @@ def everything(quick: bool) -> list[BenchStep]:
         cancel_step(200_000 // part, {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)}),
         callers_step(5_000 // part, _CALLERS, False, cancels),
         callers_step(5_000 // part, _CALLERS, True, cancels),
+        receive_step(100_000 // part, 8, (100, 10)),
         relay_step("http", None, 30_000 // part, (1_000, 2_000), 10),
         beside_bad_step(100, 500, 10),
         BenchStep(

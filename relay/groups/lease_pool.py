@@ -85,25 +85,29 @@ class LeasePool:
     async def receive(self, most: int, visibility: int, wait_s: float) -> list[Received]:
         """Lease up to `most` messages for `visibility` ms; wait for the first one. Raises Rejected
         `too_many_leases`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s
+        now = asyncio.get_running_loop().time
+        deadline = now() + wait_s
         while not (received := self._take(most, visibility)):
-            if (left_s := deadline - loop.time()) <= 0:
+            if (left_s := deadline - now()) <= 0:
                 self._check_window()
                 break
-            turn: asyncio.Future[None] = loop.create_future()
-            self._receivers[turn] = None
-            try:
-                async with asyncio.timeout(left_s):
-                    await turn
-            except TimeoutError:
-                continue
-            except BaseException:
-                self._wake()  # it may have had its turn
-                raise
-            finally:
-                self._receivers.pop(turn, None)
+            await self._turn_within(left_s)
         return received
+
+    async def _turn_within(self, wait_s: float) -> None:
+        """Wait for a turn among the receivers."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._receivers[turn] = None
+        try:
+            async with asyncio.timeout(wait_s):
+                await turn
+        except TimeoutError:
+            pass
+        except BaseException:
+            self._wake()  # it may have had its turn
+            raise
+        finally:
+            self._receivers.pop(turn, None)
 
     def _take(self, most: int, visibility: int) -> list[Received]:
         now, clock, was_paused = self._now, self._clock(), self.paused
