@@ -93,6 +93,20 @@ async def test_a_message_refused_for_good_is_a_dead_letter_and_a_redrive_is_for_
         assert await pool.ack([again.receipt]) == [True]
 
 
+async def test_a_retry_of_a_former_group_of_the_name_is_a_dead_letter(site: Site) -> None:
+    declare(site, start_id="former.1-x")
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        pool = await pool_of(relay)
+        (one,) = await pool.receive(1, LONG, WAIT_S)
+        await pool.nack([one.receipt])
+    declare(site, start_id="present.2-x")
+    async with site.relay() as relay:
+        pool = await pool_of(relay)
+        await site.filled(f"dlq.destination.{GROUP}", 1)
+        assert await pool.receive(1, LONG, 0) == []
+
+
 async def test_an_extended_lease_holds_and_a_repeated_ack_is_answered_as_the_first(site: Site) -> None:
     declare(site)
     await site.deliver("orders", b"1")
