@@ -33,7 +33,7 @@ def _on_receipts(
     verb: str, handler: Handler, summary: str, body: type[Closed], example: dict[str, object], notes: str = ""
 ) -> Endpoint:
     answer = ResponseSpec(
-        "A result for each of `receipts`, in order; for `receipt` its result alone, or the error.", shapes.LeaseResults
+        "A result for each of `receipts`, in order; for `receipt` its result alone, or the error.", shapes.LeaseAnswer
     )
     return Endpoint(
         "POST", f"{_PATH}:{verb}", handler, summary, "groups", {200: answer},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, RootModel
 
 from duemq.model.destinations.pull import DEFAULT_ATTEMPTS, MAX_ATTEMPTS
 from duemq.proxy.api.schemas import Closed, Duration, HeaderList, Ms, Problem, Rfc3339, Shape, TopicName
@@ -94,3 +94,6 @@ class EndedLease(Shape):
 
 class LeaseResults(Shape):
     results: list[LeaseResult | EndedLease] = Field(description="In the order of the receipts.")
+
+
+class LeaseAnswer(RootModel[LeaseResult | LeaseResults]): ...
