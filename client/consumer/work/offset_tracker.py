@@ -16,7 +16,7 @@ class OffsetTracker:
     Invariant: all offsets below `commit` are done; `commit` itself is not done, or was never pulled.
     """
 
-    __slots__ = ("_done_before", "_open", "aside", "closed", "pull", "saved", "unsaved")
+    __slots__ = ("_done_before", "_open", "aside", "closed", "finished", "pull", "saved", "unsaved")
 
     def __init__(self, start: int, done_before: Ranges = ()) -> None:
         """`done_before`: messages from `start` on that were done before this member had the partition."""
@@ -24,6 +24,8 @@ class OffsetTracker:
         """The offset after the last one pulled, or farther if only transaction markers follow."""
         self.saved = FetchPosition(-1, -1)
         """The position that was last stored."""
+        self.finished = 0
+        """Messages done so far."""
         self.unsaved = 0
         """Messages done since the position was last stored: they come again if this member is lost."""
         self.closed = False
@@ -53,7 +55,13 @@ class OffsetTracker:
     def done(self, offset: int) -> None:
         """This message was handled, sent back or dead-lettered, durably."""
         self.unsaved += 1
+        self.finished += 1
         self._open.pop(offset, None)
+
+    @property
+    def stored(self) -> int:
+        """How many of the finished ones, in the order in which they ended, no longer come again."""
+        return self.finished - self.unsaved
 
     @property
     def commit(self) -> int:

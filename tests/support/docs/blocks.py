@@ -68,6 +68,7 @@ SERVED: Final[Mapping[str, Served]] = {
         },
         left_out=("pip install",),
     ),
+    "guides/receive.md": Served(),
     "guides/dramatiq.md": Served(left_out=("dramatiq ",)),
     "operate/security.md": Served(starts=True),
     "operate/tls.md": Served(starts=True),
