@@ -7,7 +7,8 @@ from typing import Final
 from duemq.model.callers.access import Scope
 from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter, ResponseSpec
 from duemq.proxy.api.schemas import Closed
-from duemq.proxy.groups import handlers, shapes
+from duemq.proxy.groups import group_shapes as shapes
+from duemq.proxy.groups import handlers
 
 _PATH: Final = "/v1/topics/{topic}/groups/{group}"
 _ALWAYS: Final = ("bad_topic", "bad_field", "not_supported", "unavailable")
@@ -48,7 +49,7 @@ def _on_receipts(
 GROUP_ENDPOINTS: Final = (
     Endpoint(
         "POST", f"{_PATH}:receive", handlers.receive, "Receive messages", "groups",
-        {200: ResponseSpec("Leased messages; none after `wait`.", shapes.ReceivedMessages)},
+        {200: ResponseSpec("Leased messages; none after `wait`.", shapes.GroupDeliveries)},
         (*_ALWAYS, *_MADE, "too_many_leases"), _RECEIVE, notes=_NOTES, audited=True, scope=Scope.CONSUME,
     ),
     _on_receipts(

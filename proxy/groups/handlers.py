@@ -30,11 +30,11 @@ from duemq.proxy.api.topics import topic_of
 from duemq.proxy.destinations.handlers import registry_of
 from duemq.proxy.destinations.positions import begin_at, read_start
 from duemq.proxy.rate_limit import charge
-from duemq.proxy.relay_access import GroupLeases, LeasesOf, ReceivedMessage
+from duemq.proxy.relay_access import GroupLeases, GroupMessage, LeasesOf
 from duemq.proxy.request.json_body import check_fields, read_json
 from duemq.proxy.request.query import read_number, read_query, read_wait
 from duemq.proxy.response.render import content_json, times
-from duemq.web.admission import share_of
+from duemq.web.admission.admission import share_of
 from duemq.web.body import SMALL_BODY_BYTES
 from duemq.web.json_response import JsonResponse, in_slices
 from duemq.web.problem import problem
@@ -114,7 +114,7 @@ async def receive(service: Service, request: Request) -> Response:
 
 async def _wait(
     service: Service, request: Request, leases: GroupLeases, most: int, visibility: int, wait_s: float
-) -> Sequence[ReceivedMessage]:
+) -> Sequence[GroupMessage]:
     async with service.endings.watch(request.scope, request.receive) as end:
         receiving = asyncio.create_task(leases.receive(most, visibility, wait_s), name="receive")
         try:
@@ -263,13 +263,13 @@ def _results(body: Mapping[str, Any], receipts: Sequence[str], done: Sequence[bo
     return JsonResponse(results[0] if "receipt" in body else {"results": results})
 
 
-def _received_json(received: ReceivedMessage) -> dict[str, Any]:
+def _received_json(received: GroupMessage) -> dict[str, Any]:
     message = received.message
     document = {"receipt": received.receipt, "id": message.id, "topic": message.topic, "attempt": message.attempt}
     document |= times("lease_ends_at", received.until)
     if (due := message.due_ms) is not None:
         document |= times("due_at", due)
-    return document | content_json(message.key, message.value, message.headers)
+    return document | content_json(message.key, message.value, tuple(message.headers))
 
 
 def _json(service: Service, group: Destination) -> dict[str, Any]:

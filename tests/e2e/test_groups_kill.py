@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,14 @@ class Workers:
     def acked(self) -> int:
         return len({event["payload"] for event in self.events() if event["event"] == "acked"})
 
+    def have_acked(self, share: float) -> bool:
+        return self.acked() >= share * MESSAGES
+
     def is_quiet(self) -> bool:
         """Whether nothing was received for some seconds."""
         assert self.died == []
         last_ms = max(event["at"] for event in self.events() if event["event"] == "received")
-        return time.time() * 1000 - last_ms > _QUIET_S * 1000
+        return bool(time.time() * 1000 - last_ms > _QUIET_S * 1000)
 
 
 def send(url: str) -> None:
@@ -87,7 +91,7 @@ def test_each_message_is_acked_and_no_two_workers_have_one_at_a_time(tmp_path: P
             workers.start(WORKERS)
             send(server.url)
             for share in (0.2, 0.4, 0.6, 0.8):
-                wait_for(lambda share=share: workers.acked() >= share * MESSAGES, f"{share:.0%} acked", _WITHIN_S)
+                wait_for(partial(workers.have_acked, share), f"{share:.0%} acked", _WITHIN_S)
                 workers.kill(2)
                 server.kill()
                 kills.append(time.time() * 1000)
