@@ -28,7 +28,7 @@ from duemq.wheel.expansion import Expansion
 from duemq.wheel.slots import FINER, Dues, Leads, Level, Slot
 from duemq.wheel.trie import Trie
 
-# A block that ended this many of its own spans ago is folded, so that a long backlog does not take 8 KB per second.
+# A block that ended this many of its spans ago is folded, so that a long backlog does not take 8 KB per second.
 _FOLD_SPANS = 16
 _DEFAULT_LEADS = Leads()
 
@@ -158,7 +158,7 @@ class Wheel:
     def expandable(self, now: int, leads: Leads = _DEFAULT_LEADS) -> Slot | None:
         """The slot to expand next: the slot that contains `now`, else the earliest one within its level's lead.
 
-        None if there is nothing to do, or if a running expansion must finish first. Also adds blocks for empty slots
+        None if no slot needs expanding, or if a running expansion must finish first. Also adds blocks for empty slots
         and folds blocks that ended long before `now`, so call it in every cycle.
         """
         since, until, of_leads = self._expanded
