@@ -1,7 +1,8 @@
 """The rules of a shard: the effects of one cycle on its messages. Pure: no clock, and no IO except the given `View`.
 
 The specification is the design's executable model (`shard_model.py`, not in this repository);
-`tests/functional/shard/test_shard_model.py` checks this code against it. A cycle is first computed (`Cycle`), then committed to the log, and only then written to the store:
+`tests/functional/shard/test_shard_model.py` checks this code against it. A cycle is first computed (`Cycle`), then
+committed to the log, and only then written to the store:
 
     cycle = Cycle(before, view, ids, shard)
     batch = cycle.read(commands)             # parse them
@@ -274,7 +275,7 @@ class Cycle:
 
     def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
         kind, terms = change.kind, change.terms
-        before = self.before  # its horizons decide what is forgotten, even if this replica has not purged it yet
+        before = self.before  # its horizons decide which messages are forgotten, even those not purged here yet
         if due_of(key) < before.horizon and (ended is not None or self._is_delivered(key)):
             return Answer.UNKNOWN
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:
