@@ -3,7 +3,7 @@
 When its disk fails, a node closes everything and reopens it, exactly as after a crash, until the disk works again.
 Until then it refuses requests; accepted messages are not affected. A failure of one shard affects only that shard: the
 shard is `unfit` on this node, the other nodes get a report with the reason, and one of them leads it. Only a node
-without others stops, with a critical error, if its wheel and its store differ.
+that runs alone stops, with a critical error, if its wheel and its store differ.
 """
 
 from __future__ import annotations

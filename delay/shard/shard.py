@@ -1,6 +1,6 @@
 """A shard on this node: standby or master, as the election decides.
 
-`states.py` has its states as a table; the page *States* of `make docs` draws them.
+The table of its states is in `states.py`; the *States* page of `make docs` shows it as a diagram.
 """
 
 from __future__ import annotations
