@@ -144,9 +144,7 @@ def server_snapshot(data: Path) -> Iterator[Path | None]:
         finally:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_WR)
-                client.recv(
-                    1
-                )  # waits until the server closes the connection: then the copy is removed, and the next can begin
+                client.recv(1)  # waits for the server to remove the copy, so that the next backup can begin
 
 
 def ask_to_recover(data: Path, shard: int) -> None:
