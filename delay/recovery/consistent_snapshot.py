@@ -14,8 +14,8 @@ from duemq.storage.checkpoint.checkpoint import link_imported, make_checkpoint
 async def freeze(node: Node, into: Path) -> None:
     """Link the files of the node's stores and of its log into a new folder, ready for a start. Deliveries continue.
 
-    Each store is in its state at one ledger entry. The log has the records up to that entry or later ones, and
-    still has all records that the stores need, because it is linked last and not trimmed before that. Raises Unavailable.
+    Each store is in its state at one ledger entry. The log contains that entry and still has all records that
+    the stores need, because it is linked last and not trimmed before that. Raises Unavailable.
     """
     async with AsyncExitStack() as locks:
         for shard in node.shards.values():
