@@ -199,8 +199,8 @@ def _cannot_use(path: Path, error: OSError) -> FolderRefused:
 
 
 def _close_to_others(path: Path) -> None:
-    """Take the folder's rights away from all others. Rights of its group that others lack were granted on purpose: then
-    nothing changes.
+    """Restrict the folder to its owner if everyone has rights to it. If only its group has rights, nothing changes,
+    because these were granted on purpose.
 
     A folder with another owner, such as a Kubernetes volume, is unchanged: the files created in it are private anyway.
     """

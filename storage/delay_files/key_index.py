@@ -103,8 +103,8 @@ class FileKeys(ABC):
         """Whether a key is in a row group that may contain it. `columns`: those of the row group."""
 
     def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
-        """Those of the keys that are in the file. They are given by the row groups that may contain them. Raises
-        DamagedFile, and BadPage if only Arrow can read the file."""
+        """Those of the keys that are in the file. `keys_by_group`: the keys, by the row groups that may contain them.
+        Raises DamagedFile, and BadPage if only Arrow can read the file."""
         if self._columns is None:
             raise BadPage("columns of another form")
         present_keys: set[bytes] = set()
