@@ -24,12 +24,12 @@ from duemq.storage.manifest import ListedFile, check_files, other_format
 
 FORMAT = 1
 NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
-"""Names of backup folders: their time, UTC, so that they sort by time."""
+"""Names of backup folders: the time of the backup, UTC, so that they sort by time."""
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-"""Names of files must not lead elsewhere."""
+"""File names that do not lead outside the backup's folder."""
 
 Progress = Callable[[int, int], None]
-"""Gets the bytes done and the total."""
+"""Called with the bytes done and the total."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class PartialReplica:
         return False
 
     def _alike(self, file: ListedFile) -> list[Path]:
-        """The current replica's delay files with the same size, each of which may be this file."""
+        """The current replica's delay files with the same size, among which this file may be."""
         if not file.name.startswith(f"{FOLDER}/"):
             return []
         if self._local_files is None:

@@ -150,9 +150,7 @@ def import_file(
                 os.fsync(handle.fileno())
             failpoint("synced")
             temporary.rename(target)
-            temporary.unlink(
-                missing_ok=True
-            )  # in case both names were links to the same file: then renaming does nothing
+            temporary.unlink(missing_ok=True)  # renaming does nothing if both names link to the same file
             sync_folder(target.parent)
             failpoint("named")
         except BaseException:

@@ -60,9 +60,7 @@ def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint 
     places = _Places([Path(folder) for folder in job.folders], job.prefixes, job.store)
     if job.inspect is not None:
         tell(_inspect(job.inspect, limits, places, progress))
-    away: dict[
-        str, str
-    ] = {}  # unreachable bucket -> reason, because trying each of thousands of files would take hours
+    away: dict[str, str] = {}  # unreachable bucket -> reason: trying each of thousands of files would take hours
     for file in job.files:
         bucket = bucket_of(file.source)
         if bucket in away and not Path(file.target).exists():

@@ -1,6 +1,6 @@
 """Rules for a message in an imported file. They are the same as over HTTP (proxy/request/ingress.py).
 
-Whole batches are checked at once. Python handles a single row only to describe what is wrong with it.
+Whole batches are checked at once. Python handles a single row only to describe its fault.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ImportRules:
                 self._known_topics.add(topic)
 
     def _topic(self, topic: bytes) -> str | None:
-        """What is wrong with a topic; None if it is valid."""
+        """The fault of a topic; None if it is valid."""
         text = topic.decode(errors="replace")
         if not is_topic(topic):
             return (

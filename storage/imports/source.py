@@ -24,7 +24,7 @@ class SourceFile:
         self.path = Path(f"/dev/fd/{handle}")
 
     def link(self, target: Path) -> None:
-        """Give exactly this file another name. Raises OSError."""
+        """Link exactly this file under another name. Raises OSError."""
         # Without a `src_dir_fd`, Python does not make the kernel follow the descriptor's path.
         os.link(self.path, target, src_dir_fd=self._handle, follow_symlinks=True)
 

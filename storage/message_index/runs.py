@@ -80,8 +80,8 @@ def in_written(raw: bytes, hash_: bytes) -> Iterator[bytes]:
 
 
 def merge(parts: Sequence[Entries]) -> Entries:
-    """The entries of all parts in order, each once."""
-    entries = np.concatenate(parts, dtype=_PLACED)  # else it becomes that of the machine
+    """The entries of all parts in order, without repetitions."""
+    entries = np.concatenate(parts, dtype=_PLACED)  # without the dtype, it would get the machine's byte order
     entries = entries[np.argsort(entries["hash"].astype(np.uint64), kind="stable")]
     hashes = entries["hash"]
     same = hashes[1:] == hashes[:-1]
