@@ -454,7 +454,7 @@ class Node:
         await self.election.wait_for_change(0.2 if self.why_not_ready else None)
         for shard in self.shards.values():
             shard.wake()
-        for number in list(self._dead):  # no master for it runs here: another node may lead it
+        for number in list(self._dead):  # this node runs no master for it: another node may lead it
             await self.election.release(number)
 
     async def check_itself(self) -> None:

@@ -25,7 +25,7 @@ class Block:
         self.end = start + span
         self.level = level
         self.length = int(level)
-        # Two views of the same memory: numpy for batches, array for single items, which numpy handles several times
+        # Two views of the same memory: numpy for batches, array for single items, with which numpy is several times
         # slower.
         self.cells = array("q", bytes(8 * (span // self.length)))
         self.counts = np.frombuffer(self.cells, np.int64)

@@ -275,7 +275,7 @@ class Cycle:
 
     def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
         kind, terms = change.kind, change.terms
-        before = self.before  # its horizons decide which messages are forgotten, even those not purged here yet
+        before = self.before  # its horizons decide which messages are forgotten, even if not purged here yet
         if due_of(key) < before.horizon and (ended is not None or self._is_delivered(key)):
             return Answer.UNKNOWN
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:

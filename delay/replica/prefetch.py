@@ -87,7 +87,7 @@ class PrefetchedView(View):
         return heads
 
     async def read_endings(self, keys: Sequence[bytes]) -> None:
-        """Read the rows of messages that were cancelled in delay files, where their endings still lack them.
+        """Read the rows of those messages whose endings lack them, because they were cancelled in delay files.
 
         Raises DamagedFile, and CorruptStore if no file has such a row.
         """
@@ -227,8 +227,8 @@ class _Reference(NamedTuple):
 async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tuple[CommandBatch, View]:
     """Read the commands' messages into a view. Returns the commands and the view.
 
-    Without `whole`, only the first commands are returned if there are many. Always at least one: the messages of the
-    first command are read whatever their size, or the shard could get stuck at that command.
+    Without `whole`, only the first of many commands are returned, but at least one: its messages are read whatever
+    their size, or the shard could get stuck at it.
     """
     if not batch.others:
         return batch, store

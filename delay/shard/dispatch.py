@@ -90,8 +90,8 @@ class Dispatch:
         return outbox
 
     async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
-        """See `TopicStates.ready`. A cycle waits up to 30 ms for lookups. If that was too short, later cycles do not
-        wait for a second, so that lookups delay a shard only a little, however many topics it has."""
+        """See `TopicStates.ready`. A cycle waits up to 30 ms for lookups. If that was too short, cycles do not
+        wait at all for the next second, so that lookups delay a shard only a little, however many topics it has."""
         patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
         topic_states, refusals = await self._topic_states.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
         if any(refusal.reason == LOOKED_UP for refusal in refusals.values()):

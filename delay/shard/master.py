@@ -84,7 +84,8 @@ class Master:
         self.full = False
         """Whether the last cycle reached its bounds, so that there is a backlog."""
         self.answered = False
-        """Whether the last cycle answered commands. In a cluster, waiting requests are at the proxies."""
+        """Whether the last cycle answered commands, so that more requests probably wait for answers. In a cluster the
+        master cannot see these, because they wait at the proxies."""
         # Times (ms) of the first end (if known) and of the last end that have not been forgotten.
         self._oldest = self._newest = replica.entry.at if replica.entry.number >= 0 else -1
 
@@ -228,8 +229,8 @@ class Master:
             end_horizon = window
         if window > horizon:
             last_ends = store.last_ends | latest_ends(store.last_ends, cycle.windows_of_ends(now), now)
-            # The next condition includes whether there is history to forget. A message cancelled early counts as ended
-            # in the window of its due time.
+            # Move the cursor only if there is history to forget (the last line). A message cancelled early counts as
+            # ended in the window of its due time.
             if (
                 window <= reached
                 and due_of(cycle.cursor) < window

@@ -264,13 +264,12 @@ class Shard:
             await asyncio.wait([task])
 
     def recover(self) -> None:
-        """Order this replica to become the truth, because no other one can: see `_recover`. An operator decides
-        this."""
+        """Make this replica the truth on an operator's order, because no other one can be: see `_recover`."""
         self._recovery.set()
         self.wake()
 
     def trouble(self) -> str | None:
-        """The current problem with the shard's files, whose work is being retried; None if there is none."""
+        """The current problem with the shard's files; the failed work is being retried. None if there is no problem."""
         return None if self._importer is None else self._tiering_worker.trouble or self._importer.trouble
 
     def why_pending(self, offset: int) -> str:
@@ -287,7 +286,7 @@ class Shard:
         self.wake()
 
     def wake(self) -> None:
-        """Check the election's result now, because it has changed."""
+        """Wake `run`, so that it checks at once whether the election's result has changed."""
         for subscription in (self._buffer, self._ledger):
             if subscription is not None:
                 subscription.wake()
