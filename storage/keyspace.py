@@ -2,8 +2,7 @@
 
 p key                     -> row of a message (model/messages/row.py): pending above the cursor, delivered up to it
 e key                     -> how a message ended otherwise: cancelled, dead, purged (`EndedMessage`). It has no row
-while
-                             `d` marks the row as still to be read from a delay file
+                             while `d` marks the row as still to be read from a delay file
 m first key               -> current key of a moved message
 n name                    -> first key | fingerprint of a named message
 x window | name           -> (nothing): names by the window in which their messages are due, for purges

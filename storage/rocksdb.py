@@ -31,7 +31,7 @@ class Memory:
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         self.cache = Cache(cache_bytes)
         self.write_buffer_bytes = write_buffer_bytes
-        # No stalling, because a stalled write would block the event loop. Flushing at this total bounds the memory
+        # No stalling, because a stalled write would block the event loop. Flushing at this total limits the memory well
         # enough.
         self.buffers = WriteBufferManager(write_buffer_bytes, False)
 

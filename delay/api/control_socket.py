@@ -1,8 +1,7 @@
 """The socket in a data folder through which commands on the same machine reach the folder's server.
 
-    {"backup": 1}      answered {"path": "snapshots/backup-..."}: a complete copy, below the data folder. It exists
-    until
-                       the command closes the connection or ends, so a killed command leaves no files
+    {"backup": 1}      answered {"path": "snapshots/backup-..."}: a complete copy, below the data folder. It is
+                       removed when the command closes the connection or ends, so a killed command leaves no files
     {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
     {"make_key": {}}   answered with the new API key, like POST /v1/keys with these fields
     anything refused   answered {"refused": "..."}, with the reason and the `code` of the API

@@ -95,7 +95,9 @@ class LocalReader:
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._catch_up(shard)
         first_key = self._holder_of(shard, name)
-        if first_key is None:  # to answer that, use a certain end of the log: a former leader may report a lower one
+        if (
+            first_key is None
+        ):  # be sure of the log's end before giving this answer: a former leader may report a lower one
             try:
                 await self._catch_up(shard, sure=True)
             except LogFailed as error:

@@ -82,7 +82,8 @@ async def _complete(store: ShardStore, keys: list[bytes]) -> None:
 
 
 class CompletionTimer:
-    """Decides when to complete endings: once there were no new ones for `rest_ms`, but not later than a fixed limit."""
+    """Decides when to complete endings: once no new ones have come for `rest_ms`, or the first has waited six times as
+    long."""
 
     def __init__(self, rest_ms: int) -> None:
         self._rest_ms = rest_ms

@@ -37,7 +37,7 @@ from duemq.storage.tiering.transitions import begin_load, bounds, commit_join, c
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_AGAIN_S, _LONGEST_S = 30.0, 300.0  # after a failure not caused by the data
+_AGAIN_S, _LONGEST_S = 30.0, 300.0  # pauses after failures that the data did not cause
 _JOIN_GROUPS = 16  # files that one run writes: it takes about 3 s for a thousand files of one row each
 _PART = 5_000  # dropped keys written before other tasks run
 
@@ -46,8 +46,8 @@ class TieringWorker:
     """Works on some windows at a time. `turn`: a lock that the shards of a node share, because a run takes a whole
     core.
 
-    The shard must keep this `replica` while this runs. It takes the lock `at_rest` while the replica is flushed,
-    replaced or closed. If a file is imported for a window that is being loaded or rewritten, that window stays
+    The shard must keep this `replica` while this runs. While it flushes, replaces or closes the replica, it takes the
+    lock `at_rest`. If a file is imported for a window that is being loaded or rewritten, that window stays
     unchanged, and the work is repeated including the new file.
     """
 
@@ -67,7 +67,7 @@ class TieringWorker:
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
         self._clock, self._order, self.failpoint, self.work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
-        self._load_event = asyncio.Event()  # set and replaced with every loaded window
+        self._load_event = asyncio.Event()  # set and replaced whenever a window was loaded
         self._quiet_windows = QuietWindows(policy.quiet_ms)
         self._join_tracker = QuietWindows(policy.join_ms)
         self._completion_timer = CompletionTimer(policy.quiet_ms)

@@ -35,7 +35,7 @@ def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = n
         _refuse_full(data)
         lock = take_lock(data)
         try:
-            _refuse_full(data)  # again, because a server may have started on it before the lock was taken
+            _refuse_full(data)  # again, because a server may have started on the folder before the lock was taken
             write_durably(data / RESTORE, orjson.dumps({"backup": path.name, "made_at": backup.made_at}))
             failpoint("begun")
             bar = ProgressBar(progress, backup.total_bytes)

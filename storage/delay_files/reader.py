@@ -105,9 +105,8 @@ class DelayFileReader:
     """Reads a shard's delay files. Keeps some of them open, and caches the last parts read.
 
     All methods block and may be called from any thread. They raise DamagedFile, also for a file that is no longer in
-    the
-    catalog: then check whether `DelayFileCatalog.version` has changed. Files that leave the cache are closed once no
-    reader uses them.
+    the catalog: then check whether `DelayFileCatalog.version` has changed. Files that leave the cache are closed once
+    no reader uses them.
     """
 
     def __init__(self, folder: Path, ids: IdCodec | None = None) -> None:

@@ -127,7 +127,7 @@ def import_file(
     alive: Callable[[], None] = _still,
     failpoint: Failpoint = no_failpoint,
 ) -> ImportedFileInfo:
-    """Validate a file for this window, write its rows into a new file, sync that, and rename it to `target` last.
+    """Validate a file for this window, write its rows into a new file, sync the file, and rename it to `target`.
 
     `size`: the file's expected size in bytes, which is cheaper to check than its content. `folders`: the folders that
     the file must be in, None for any. `name`: the file's name in errors. `link`: if the source already has the right

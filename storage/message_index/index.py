@@ -250,7 +250,7 @@ class MessageIndex:
     # --- searching ------------------------------------------------------------------------------------------------
 
     def search(self, hash_: bytes, after: bytes, most: int) -> Iterator[list[bytes]]:
-        """Places with this hash above `after`, in parts. The first `most` places of the index are among those returned.
+        """Places with this hash above `after`, in parts. The first `most` of them are certainly returned.
 
         Other tasks may run between two parts. If `version` has changed, start again.
         """

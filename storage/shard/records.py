@@ -1,6 +1,6 @@
 """The imports in a shard's store: requested, imported or refused files.
 
-These records depend only on the logs, so every replica has the same ones. Only the files differ between replicas.
+These records depend only on the logs, so every replica has the same ones. Only the files are local to each replica.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ImportRecord:
 
     @property
     def content(self) -> tuple[bytes, bytes]:
-        """The key and value of the entry that finds the record by its content. It exists unless the file was
+        """The key and value of the row that leads from the file's content to this record. It exists unless the file was
         refused."""
         return CONTENT + bytes.fromhex(self.import_command.sha256), U64.pack(self.offset)
 
@@ -149,7 +149,7 @@ class ImportRecords:
         return ImportChanges(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 
     def record(self, changes: ImportChanges) -> None:
-        """Take over changes that have been written to the store."""
+        """Update `pending` with changes that have been written to the store."""
         for one in changes.new:
             self.pending[one.offset] = one
         for one in changes.ended:
