@@ -42,8 +42,8 @@ class HealthTracker:
         return shard in self.caught_up and shard not in self.why_unfit()
 
     def is_known(self, shard: int) -> bool:
-        """Whether the replica has caught up with its ledger, or is known to be unable to. For a replica that waits
-        for a file this is False, because it may catch up soon."""
+        """Whether the replica has caught up with its ledger, or is known to be unable to. Waiting for a file does not
+        count as unable: the replica may catch up soon."""
         return shard in self.caught_up or shard in self.unfit or shard in self._unreadable
 
     def why_unfit(self) -> dict[int, str]:

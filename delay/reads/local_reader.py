@@ -95,9 +95,7 @@ class LocalReader:
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._catch_up(shard)
         first_key = self._holder_of(shard, name)
-        if (
-            first_key is None
-        ):  # be sure of the log's end before giving this answer: a former leader may report a lower one
+        if first_key is None:  # only sure once the log's end is sure: a former leader may report a lower end
             try:
                 await self._catch_up(shard, sure=True)
             except LogFailed as error:
