@@ -46,10 +46,7 @@ class ObjectStore:
 
     def connect(self, attempts: int = _ATTEMPTS) -> S3FileSystem:
         """Connect to the store. `attempts`: the most attempts for one request."""
-        from pyarrow.fs import (  # imported here: it takes 50 ms, and only objects need it
-            AwsStandardS3RetryStrategy,
-            S3FileSystem,
-        )
+        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # takes 50 ms, so only if needed
 
         options: dict[str, Any] = {}
         if self.endpoint:
