@@ -9,8 +9,8 @@ A null payload is empty in its column, because older versions join both columns;
 Columns are compressed with zstd (those of the key with lz4), and each page has a checksum. Row groups are small and
 have statistics, so that a row is found by reading one group. A group has at most 1,024 rows, and at most 4 MiB unless
 one message is larger. In older files a group has up to 4,096 rows, and in some of these its bytes are not limited. The
-columns of the key have the form that `column_chunks.py` reads. The file's metadata contains its format version, shard, window, number of
-rows, first and last key, and a checksum of the content.
+columns of the key have the form that `column_chunks.py` reads. The file's metadata contains its format version, shard,
+window, number of rows, first and last key, and a checksum of the content.
 
 To raise `FORMAT` (about.py), keep the reader for the old format: a file lives until its last message is due.
 """
