@@ -139,7 +139,7 @@ def _loading(database: Any) -> set[int]:
 
 
 def _dropped_while_loading(database: Any) -> frozenset[bytes]:
-    """The keys of rows that may be in RocksDB although they are not pending, because loading a file restores old rows."""
+    """Keys of rows that may be in RocksDB although they are not pending, because loading a file restores old rows."""
     return frozenset(
         key[1:]
         for window in _loading(database)

@@ -1,4 +1,4 @@
-"""The streaming job that fills the history: Spark reads Kafka with a checkpoint, and each batch is in the table once."""
+"""The streaming job that fills the history: it reads Kafka with a checkpoint, and writes each batch exactly once."""
 
 from __future__ import annotations
 
