@@ -46,7 +46,7 @@ class TopicRange:
 
     @property
     def count(self) -> int:
-        """An upper bound for the number of records: it includes offsets of aborted transactions and transaction marks."""
+        """An upper bound for the record count: it includes offsets of aborted transactions and transaction marks."""
         return sum(self.ends[partition] - start for partition, start in self.starts.items())
 
     @property

@@ -84,7 +84,7 @@ def patiently(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> T:
-    """Repeat a call while the server is unavailable. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
+    """Repeat a call while the server is away. Raises `Unavailable` and `Unreachable` after `patience_s` seconds."""
     pause_s, deadline = 0.0, clock() + patience_s
     while True:
         try:

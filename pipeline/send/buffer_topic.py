@@ -18,7 +18,7 @@ _PRODUCER: Final = {
 
 
 def shards_of(kafka: Kafka) -> int:
-    """The number of partitions of the buffer topic. Raises Unavailable, and BadInput if duemq has not created it yet."""
+    """How many partitions the buffer topic has. Raises Unavailable, and BadInput if duemq has not created it yet."""
     return len(Logs(kafka).ranges([BUFFER])[BUFFER].starts)
 
 
