@@ -53,7 +53,7 @@ BY_STATUS = {
     "unknown": Exit.UNKNOWN,
     "pending": Exit.PENDING,
 }
-"""By status of a result in a bulk cancel."""
+"""The exit code for each status in the results of a bulk cancel."""
 
 
 def exit_of(error: DuemqError) -> Exit:

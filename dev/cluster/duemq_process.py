@@ -66,7 +66,7 @@ class DuemqProcess:
         self.wait_until_ready()
 
     def wait_until_ready(self, within_s: float = _READY_WITHIN_S) -> None:
-        """Wait until the process is ready. Raises LocalError with the end of its log if it ends first or is too slow."""
+        """Wait until the process is ready. Raises LocalError with the end of its log if it ends or is too slow."""
         self.process.until(self.is_ready, within_s)
 
     def is_ready(self) -> bool:

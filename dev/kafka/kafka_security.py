@@ -25,7 +25,7 @@ SCRAM = KafkaUser("scram-user", "scram-secret")
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make an authority for this folder. Its files: `ca.pem`, and `broker.pem` (key and certificate for this machine)."""
+    """Make an authority for this folder. Files: `ca.pem`, and `broker.pem` (key and certificate for this machine)."""
     import trustme
     from cryptography.hazmat.primitives import serialization
 

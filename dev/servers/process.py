@@ -125,7 +125,7 @@ class Process:
         self._living.add(self)
 
     def until(self, ready: Callable[[], object], within_s: float) -> None:
-        """Wait until the process is ready. Raises LocalError with the end of its log if it ends first or is too slow."""
+        """Wait until the process is ready. Raises LocalError with the end of its log if it ends or is too slow."""
 
         def check() -> object:
             if not self.running:

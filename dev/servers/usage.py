@@ -36,7 +36,7 @@ def cpu_s(bill: Bill, *roles: str) -> float:
 
 
 def holder(bill: Bill) -> Usage:
-    """The memory of the process that holds the pending messages; if there are several nodes, that of the largest one."""
+    """The memory of the process that holds the pending messages; if there are several nodes, of the largest one."""
     holding = [part.usage for part in bill if part.role in ("server", "node")]
     return Usage(0.0, max(each.rss_bytes for each in holding), max(each.peak_rss_bytes for each in holding))
 
