@@ -136,7 +136,7 @@ def _add(app: typer.Typer, name: str) -> None:
 
 def _add_foreign(app: typer.Typer) -> None:
     """Add the commands of packages that `cli` does not import, and a refusal for each of them that is not installed."""
-    from importlib.metadata import entry_points  # takes 20 ms, so only for commands of others
+    from importlib.metadata import entry_points  # takes 20 ms, which only commands of other packages need
 
     points = {point.name: point for point in entry_points(group="duemq.commands") if _is_of_this_version(point)}
     for name, point in sorted(points.items()):  # entry points are listed in the order of installation

@@ -57,7 +57,7 @@ BY_STATUS = {
 
 
 def exit_of(error: DuemqError) -> Exit:
-    """The exit code for an error of the SDK."""
+    """The exit code for an error from the SDK."""
     from duemq.client.http.errors import PendingError, Unreachable
 
     if isinstance(error, Rejected):

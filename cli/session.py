@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # importing httpx takes longer than `duemq --help` may
     from duemq.client import Admin
 
 Url = Annotated[str | None, typer.Option("--url")]
-"""Marks a command that talks to a server: such a command gets all connection options
-(`cli/profiles/command_line.py`)."""
+"""Marks a command that talks to a server: it gets the connection options in `cli/profiles/command_line.py`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 

@@ -37,7 +37,7 @@ class Celery:
     topic: str = "celery"
 
     def read(self, document: Any) -> PendingRow:
-        """`document`: a message from a queue, or a value from the hash."""
+        """The row for a `document`: a message from a queue, or a value from the hash."""
         message, exchange, routing_key = _message(document)
         headers, properties = dict(message.get("headers") or {}), dict(message.get("properties") or {})
         body = message["body"].encode()

@@ -95,7 +95,7 @@ def write_rows(documents: Callable[[], Documents], read: Callable[[Any], Pending
     """Write the messages to `out` and the other documents to its `-rejects`. Returns the number of messages, and of
     rejects by reason.
 
-    The documents are read twice, because a message may be followed by one that takes it back or repeats it.
+    The documents are read twice, because a later document may take back or repeat an earlier message.
     """
     over: set[str] = set()
     latest: dict[str, tuple[int, int]] = {}

@@ -17,7 +17,7 @@ _LONGEST_TRANSACTION_MS = 60_000  # the default timeout of Java's clients, which
 
 
 class TopicFacts(Protocol):
-    """`trouble`: partitions that cannot be written, with the reasons."""
+    """`trouble`: partitions that cannot be written to, with the reasons."""
 
     @property
     def partitions(self) -> int: ...

@@ -63,7 +63,7 @@ class Profiles:
     @classmethod
     @contextmanager
     def change(cls) -> Iterator[Self]:
-        """The profiles, for changes: written at the end of the block, as a whole and readable only by this user."""
+        """The profiles, to change in the block. At its end they are written as a whole, readable only by this user."""
         import fcntl  # no other command needs it, and Windows does not have it
 
         folder = profiles_path().parent

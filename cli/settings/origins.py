@@ -31,7 +31,7 @@ class OriginOfSetting(NamedTuple):
 
 
 def origins(layers: Layers) -> Iterator[OriginOfSetting]:
-    """All effective settings, in the order of the file in `conf`. Raises BadConfig."""
+    """All effective settings, in the order of `conf/duemq.toml`. Raises BadConfig."""
     settings = Settings.of(layers)
     lines = _line_numbers(layers.path)
     for name, field in Settings.model_fields.items():

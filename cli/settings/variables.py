@@ -20,7 +20,7 @@ _NOT_SETTINGS = frozenset(
     )
 )  # fmt: skip
 
-# Kubernetes sets these in each pod, for each service of its namespace whose name begins with `duemq`.
+# Kubernetes sets these in each pod, for each service in its namespace whose name begins with `duemq`.
 _SERVICE = re.compile(
     r"DUEMQ_(?:.+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
 )

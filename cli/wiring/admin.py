@@ -11,7 +11,7 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Unavailable
 
-if TYPE_CHECKING:  # not needed by a proxy
+if TYPE_CHECKING:  # a proxy does not need it
     from duemq.delay.node import Node
 
 _FOLDER = "data folder"  # the author of changes by users with access to the folder

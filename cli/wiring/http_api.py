@@ -56,9 +56,8 @@ def http_api(
 ) -> HttpApi:
     """The HTTP API in front of a backend, and its background work.
 
-    `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`: the relays' figures by
-    destination. `ended`: waits until the relay in this process has ended its work on topics. Logs whether API keys are
-    required.
+    `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`, `ended`: see
+    `FiguresOf` and `Ended`. Logs whether API keys are required.
     """
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:

@@ -15,7 +15,7 @@ _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", 
 
 
 class LogFormatter(logging.Formatter):
-    """Writes times such as 2026-11-22T13:30:34.049Z, which compare between machines and across clock changes."""
+    """Writes times such as 2026-11-22T13:30:34.049Z, comparable between machines and across clock changes."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"

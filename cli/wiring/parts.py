@@ -40,7 +40,7 @@ Identity = TypeVar("Identity", bound=ClusterIdentity)
 
 FAILPOINT: Failpoint = no_failpoint
 WALL_CLOCK: Callable[[], int] = wall_clock
-"""Tests of whole processes replace both (`tests/support/node/hooks.py`). No setting does so."""
+"""Tests of whole processes replace `FAILPOINT` and `WALL_CLOCK` (`tests/support/node/hooks.py`). No setting does."""
 
 LOOK_AGAIN_S = 0.5
 """The pause before looking for other processes again."""

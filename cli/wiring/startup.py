@@ -102,7 +102,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     from duemq.model.errors import DuemqError, first_of
 
     async def unaffected() -> None:
-        # The end of a terminal, or a log rotation, must not stop the server.
+        # Closing a terminal, or a log rotation, must not stop the server.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore)
         await main
 

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class RunningServer(ABC):
-    """A context manager: on entry the resource starts and is ready; on exit, or if it does not start, it is ended."""
+    """A context manager: on entry the resource starts and is ready; on exit, or if it does not start, it is killed."""
 
     def __enter__(self) -> Self:
         try:

@@ -27,14 +27,14 @@ from duemq.pipeline.errors import JobFailed, RowsRejected
 from duemq.pipeline.files.uris import below, local_path, uri_of
 from duemq.pipeline.spark.progress import Teller, step
 
-_MARGIN_MS: Final = 10_000  # for the time from the manifest to the server's answer to the hand-over
-_IMPORT_RATE: Final = 1_000  # rows per ms that the server imports
-_LEAST_TASKS: Final = 3  # that must be finished before the time for all tasks is estimated
+_MARGIN_MS: Final = 10_000  # allowed from writing the manifest to the server's answer to the hand-over
+_IMPORT_RATE: Final = 1_000  # how many rows the server imports per ms
+_LEAST_TASKS: Final = 3  # finished tasks that are needed to estimate the time for all tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The row count, and the sum and xor of the row hashes: of all rows of a judged frame, and of the valid rows."""
+    """The row count, and the sum and xor of the row hashes, for all rows of a judged frame and for the valid ones."""
 
     all: tuple[int, int, int]
     good: tuple[int, int, int]

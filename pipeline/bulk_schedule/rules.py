@@ -108,11 +108,11 @@ def _with_twice(frame: DataFrame, repeated: DataFrame) -> DataFrame:
 
 
 Wrong = tuple[Column, list[Column]]
-"""The condition that a row breaks a rule, and a sentence that says how."""
+"""A condition that is true if a row breaks a rule, and the parts of a sentence about it."""
 
 
 def sentence(columns: Columns, field: str, *parts: object) -> list[Column]:
-    """A sentence about a field, in parts."""
+    """The parts of a sentence about a field."""
     about = F.lit(columns.source(field) + ": ")
     return [about, *(part if isinstance(part, Column) else F.lit(part) for part in parts)]
 

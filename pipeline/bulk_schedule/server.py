@@ -18,12 +18,12 @@ from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark.progress import Teller
 
-_LEAST_S: Final = 0.25  # between two requests for the state of the import
+_LEAST_S: Final = 0.25  # the shortest pause between two requests for the state of the import
 _MAX_S: Final = 5.0
-_SHARE: Final = 0.05  # of the time waited so far: the pause between two requests
-_AGAIN_S: Final = 2.0  # until replicas have applied the commands before a refused request
+_SHARE: Final = 0.05  # the pause between two requests, as a share of the time waited so far
+_AGAIN_S: Final = 2.0  # a pause until replicas have applied the commands before a refused request
 _LISTED: Final = 5  # refused files listed in an error
-_CLOCKS_MS: Final = 120_000  # by which the clocks of two nodes may differ
+_CLOCKS_MS: Final = 120_000  # the largest difference between the clocks of two nodes
 
 
 def hand_over(
@@ -134,7 +134,7 @@ def imported(
     failpoint("waiting")
     since = time.monotonic()
     while True:
-        # The number alone is cheap, whatever the files: each node has the same files to import.
+        # Ask only for the number: this is cheap, however many files each node has to import.
         waiting = patiently(lambda: client.count_imports("pending", _below(folder)))
         teller.share(max(len(files) - waiting, 0), len(files))
         if not waiting:

@@ -52,7 +52,7 @@ def is_whole(kind: DataType) -> bool:
 
 
 def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: str = "ms") -> Time | None:
-    """A column of this type read as times; None if the type cannot be a time, or only with a zone.
+    """A column of this type read as times; None if the type cannot be a time, or can be one only with a zone.
 
     Whole numbers are in `unit`s; timestamps are instants; text is digits (in `unit`s) or a date-time as in
     `model/date_time.py`. A time before March 1973 is refused, because it is a default value or in another unit. With

@@ -60,7 +60,7 @@ def need_java_in_utc(spark: SparkSession, name: str) -> None:
 
 
 def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
-    """ORC stores local times. Only if they are read as text do they not depend on the zone of the session."""
+    """Load ORC files. Their local times are read as text: otherwise they would depend on the session's zone."""
     frame = reader.load(name)
     local = [field.name for field in frame.schema if isinstance(field.dataType, T.TimestampType)]
     if not local:
@@ -71,7 +71,7 @@ def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
 
 
 def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
-    """INT96 timestamps have no zone: Spark and Hive write instants, Impala local times. Spark marks its own files."""
+    """Load Parquet. INT96 has no zone: Spark and Hive write instants, Impala local times. Spark marks its own files."""
     with override(spark, _INFER | {_INT96: "false"}):
         try:
             return _pinned(reader, reader.load(name), name)

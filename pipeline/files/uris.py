@@ -26,7 +26,7 @@ _NOT_THERE: Final = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 
 
 def uri_of(place: str | Path) -> str:
-    """The URI of a folder or file, unquoted as Hadoop wants it.
+    """The URI of a folder or file, unquoted, as Hadoop expects it.
 
     A path without a scheme is on this machine: `reports` becomes `file:///home/me/reports`. Raises BadInput for an
     unknown scheme, a `file:` URI with a host, and an empty text.
@@ -80,7 +80,7 @@ def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
 def destination(spark: SparkSession, place: str | Path, option: str, *, new: bool = False) -> str:
     """The URI of a folder for Spark's output. Call it before the work starts.
 
-    `option`: the option that named it, for the sentence. `new`: the folder must not exist. Raises BadInput as `uri_of`,
+    `option`: the option that names it, for the sentence. `new`: the folder must not exist. Raises BadInput as `uri_of`,
     and if Spark cannot reach the file system.
     """
     try:

@@ -27,7 +27,7 @@ from duemq.pipeline.spark.progress import Teller, step
 OTHERS: Final = "(others)"
 LATE_MS: Final = 1_000  # the model's resolution
 _LISTED: Final = 100  # late minutes in the result; the table has all of them
-_NAMED: Final = 6  # topics in the plot that have a name
+_NAMED: Final = 6  # topics that are shown by name in the plot
 _BARS: Final = 240
 _STEPS_MS: Final = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1_440))
 

@@ -70,7 +70,7 @@ def _plots(done: Forecast) -> Iterator[tuple[str, Html]]:
 
 
 def _colours(bars: Sequence[SizeBar]) -> dict[str, str]:
-    """The colours of the topics in the plot, from the largest topic to the smallest; the other topics come last."""
+    """The colours of the topics in the plot, the largest topic first; all other topics together come last."""
     totals: dict[str, int] = {}
     for bar in bars:
         for topic, messages in bar.messages.items():

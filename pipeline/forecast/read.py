@@ -41,7 +41,7 @@ Scan = Callable[[int, Path], Iterator[pa.RecordBatch]]
 class PendingMessages:
     """The pending messages. `rows`: shard, topic, second_ms, messages, in Spark's cache.
 
-    `as_of_ms`: the start of the backup, or the last cycle of a stopped server; 0 if the server had no cycle.
+    `as_of_ms`: when the backup began, or the time of a stopped server's last cycle; 0 if it had none.
     """
 
     folder: Path
@@ -134,7 +134,7 @@ def counted(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
 
 
 def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
-    """The keys and topics of all rows in delay files, pending or not. Rows in imported files are numbered by place."""
+    """The keys and topics of all rows in delay files, pending or not. In imported files, the row is the position."""
     paths: dict[bool, list[str]] = {True: [], False: []}
     for shard in shards:
         for file in shard.files:

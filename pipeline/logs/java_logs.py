@@ -24,7 +24,7 @@ _WITHIN_MS: Final = 30_000
 
 
 class JavaConnection:
-    """See `ranges.Connection`. Methods raise Unavailable."""
+    """See `ranges.KafkaConnection`. Methods raise Unavailable."""
 
     def __init__(self, spark: SparkSession, kafka: Kafka) -> None:
         jvm: Any = spark.sparkContext._jvm

@@ -113,7 +113,7 @@ class RecordMeaning(NamedTuple):
 
 
 class _Malformed(Exception):
-    """Why a record is malformed, in a few words."""
+    """A record is malformed. The text says why, in a few words."""
 
 
 def read(
@@ -252,7 +252,7 @@ def _text(ours: Mapping[str, bytes], name: str) -> str:
 
 
 def _time(ours: Mapping[str, bytes], at: int) -> tuple[int, bool]:
-    """The due time, and whether it is disputed. Relative times count from the append by the broker."""
+    """The due time, and whether it is disputed. Relative times begin when the broker appends the record."""
     names = [name for name in _TIMES if name in ours]
     if len(names) != 1:
         raise _Malformed("not exactly one time")

@@ -95,11 +95,11 @@ class KafkaConnection(Protocol):
         Partitions without such a record are missing. This takes one request per broker."""
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """The settings `CONFIGURED` of each topic, by one request. Topics without authorization are missing."""
+        """The settings `CONFIGURED` of each topic, by one request. Topics without permission to describe are missing."""
 
     async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
         """The metadata in a group's committed offset for partition 0 of each topic. Topics without an offset, or
-        without authorization, are missing."""
+        all topics if the user may not read the group, are missing."""
 
     async def close(self) -> None: ...
 
@@ -152,8 +152,8 @@ class Logs:
     ) -> dict[str, TopicRange]:
         """The committed records in these topics with a time in [since, until), epoch ms.
 
-        Kafka's time index finds the first record at or after a time. In a topic where producers set the times, which
-        may go back, earlier times may follow.
+        Kafka's time index finds the first record at or after a time. In a topic where producers set the times, times
+        may go back, so that records with earlier times may follow.
         """
         with self.connected():
             places = self._places(topics)
@@ -204,7 +204,7 @@ class Logs:
         return {(where.topic, where.partition): time for where, (_, time) in records.items() if time >= 0}
 
     def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
-        """The retention of each topic. Topics without authorization are missing."""
+        """The retention of each topic. Topics without permission to describe are missing."""
         names = list(topics)
         if not names:
             return {}
@@ -213,7 +213,7 @@ class Logs:
         return {topic: Retention.of(config) for topic, config in configs.items()}
 
     def purges(self, topics: Iterable[str]) -> dict[str, int]:
-        """When duemq's jobs last began to purge these topics (epoch ms). Topics that were never purged are missing."""
+        """When duemq's jobs last began to purge these topics (epoch ms). Topics without such a record are missing."""
         names = list(topics)
         if not names:
             return {}

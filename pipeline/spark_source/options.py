@@ -34,8 +34,10 @@ _SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _PAGE, _BATCH = 1_000, 5_000
 _KEY_CHARACTERS: Final = 4_096
 _EARLIEST, _LATEST = -2, -1  # the values that Spark's Kafka source uses
-_RECORDS: Final = 1_000_000  # in a batch of a stream
-_DOUBLINGS: Final = 16  # of the length of ranges with one open end: the last one begins after years
+_RECORDS: Final = 1_000_000  # the default maximum in a batch of a stream
+_DOUBLINGS: Final = (
+    16  # of ranges with one open end: so often the length doubles, and the last range begins after years
+)
 
 
 Offsets = dict[str, dict[int, int]]

@@ -26,8 +26,8 @@ _SILENT: Final = 2  # failures that are not logged
 
 
 class SettingsDestinations:
-    """`declared`: the destinations in the settings, by name. `bus`: returns the log in use. `ended`: the method of the
-    relay in this process."""
+    """`declared`: the destinations in the settings, by name. `bus`: returns the log in use. `ended`: see
+    `RelayOfProcess.ended`."""
 
     def __init__(
         self,
