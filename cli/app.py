@@ -1,7 +1,7 @@
 """The commands of `duemq`.
 
 Only the named command is imported, so that a server starts without importing the others. The help imports all of them,
-so they keep heavy imports inside their functions.
+so the commands keep heavy imports inside their functions.
 """
 
 from __future__ import annotations

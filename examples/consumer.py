@@ -1,4 +1,4 @@
-"""Consumes a topic with retries and dead letters: a handler sometimes fails, and its messages come back.
+"""Consumes a topic with retries and dead letters: a handler sometimes fails, and its messages are retried.
 
     pip install 'duemq[consumer]'
     python consumer.py --bootstrap localhost:9092

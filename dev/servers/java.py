@@ -1,4 +1,4 @@
-"""Finds Java, and makes commands that start a small one."""
+"""Finds Java, and builds commands that run it with little memory."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _DAY_US = 86_400_000_000
 _DAYS = tuple(day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 _NO_ZONE = "has no time zone, and none is given for such times"
 _YEARS = "is not in the years 1 to 9999"
-_SHOWN = 60  # characters of a wrong value in a sentence
+_SHOWN = 60  # how many characters of a wrong value a sentence shows
 LONG_PAST_MS: Final = 86_400_000
 LONG_PAST: Final = "is more than a day past (with past=send it is delivered at once)"
 

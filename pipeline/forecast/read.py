@@ -134,7 +134,7 @@ def counted(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
 
 
 def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
-    """The keys and topics of all rows in delay files, pending or not. In imported files, the row is the position."""
+    """The keys and topics of all rows in delay files, pending or not. Imported rows are numbered by position."""
     paths: dict[bool, list[str]] = {True: [], False: []}
     for shard in shards:
         for file in shard.files:

@@ -95,7 +95,7 @@ class KafkaConnection(Protocol):
         Partitions without such a record are missing. This takes one request per broker."""
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """The settings `CONFIGURED` of each topic, by one request. Topics without permission to describe are missing."""
+        """The settings `CONFIGURED` of each topic, by one request. Topics that may not be described are missing."""
 
     async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
         """The metadata in a group's committed offset for partition 0 of each topic. Topics without an offset, or
@@ -204,7 +204,7 @@ class Logs:
         return {(where.topic, where.partition): time for where, (_, time) in records.items() if time >= 0}
 
     def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
-        """The retention of each topic. Topics without permission to describe are missing."""
+        """The retention of each topic. Topics that may not be described are missing."""
         names = list(topics)
         if not names:
             return {}

@@ -35,9 +35,7 @@ _PAGE, _BATCH = 1_000, 5_000
 _KEY_CHARACTERS: Final = 4_096
 _EARLIEST, _LATEST = -2, -1  # the values that Spark's Kafka source uses
 _RECORDS: Final = 1_000_000  # the default maximum in a batch of a stream
-_DOUBLINGS: Final = (
-    16  # of ranges with one open end: so often the length doubles, and the last range begins after years
-)
+_DOUBLINGS: Final = 16  # of the range length, if one end is open: the last range begins after years
 
 
 Offsets = dict[str, dict[int, int]]
