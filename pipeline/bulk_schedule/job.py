@@ -1,6 +1,6 @@
 """Bulk schedule from end to end, exactly once: see ADR 22.
 
-    judge and write     write the rows that can be scheduled as delay files, and the others as a table
+    judge and write     write the valid rows as delay files and the others as a table, in an attempt's folder
     manifest            list the files of the job, in a document that is written once
     hand over           send all files in one request, which the server accepts as a whole or not at all
     wait                until each master has imported the files

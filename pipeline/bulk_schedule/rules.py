@@ -27,7 +27,7 @@ REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
 _LABEL = rf"^(?:{LABEL.pattern})\z"
 LEAD_MS: Final = 10 * 60_000
-_MAX_REPEATED = 100_000  # repeated names that are sent to each executor
+_MAX_REPEATED = 100_000  # how many repeated names may be sent to each executor
 _AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 
 

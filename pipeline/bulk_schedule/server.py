@@ -23,7 +23,7 @@ _MAX_S: Final = 5.0
 _SHARE: Final = 0.05  # the pause between two requests, as a share of the time waited so far
 _AGAIN_S: Final = 2.0  # a pause until replicas have applied the commands before a refused request
 _LISTED: Final = 5  # refused files listed in an error
-_CLOCKS_MS: Final = 120_000  # the largest difference between the clocks of two nodes
+_CLOCKS_MS: Final = 120_000  # the largest expected difference between the clocks of two nodes
 
 
 def hand_over(

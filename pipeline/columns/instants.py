@@ -80,7 +80,7 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     def both(time: Time) -> Column:
         return F.struct(time.ms.alias("ms"), time.problem.alias("problem"))
 
-    # The argument of a lambda is computed once. Copying it for each use would exceed Java's size limit for a method.
+    # The argument of a lambda is computed once. Copying its expression would exceed Java's size limit for a method.
     once = F.transform(F.array(both(time)), lambda one: both(bounded(one["ms"], one["problem"])))[0]
     return Time(once["ms"], once["problem"])
 
