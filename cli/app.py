@@ -1,7 +1,7 @@
 """The commands of `duemq`.
 
-Only the named command is imported, so that a server starts without the others. The help imports all of them, so they
-keep heavy imports inside their functions.
+Only the named command is imported, so that a server starts without importing the others. The help imports all of them,
+so the commands keep heavy imports inside their functions.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _REQUIREMENTS = (
     | dict.fromkeys(("duemq.pipeline", "pyspark", "pandas"), "duemq-spark")
     | {"opentelemetry": "duemq[otel]"}
 )
-"""The distribution, with the extra, that brings a package which some commands need."""
+"""For each package that only some commands need: the distribution, with the extra, that installs it."""
 
 _DISTRIBUTIONS = {"bench": "duemq-dev", "demo": "duemq-dev", "dev-cluster": "duemq-dev", "spark": "duemq-spark"}
-"""The distribution that brings a command which `cli` does not import."""
+"""For each command that `cli` does not import: the distribution that has it."""
 
 
 class _Command(NamedTuple):
@@ -64,7 +64,7 @@ _COMMANDS = {
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
     "import": _Command(_MESSAGES, "messages.import_files", "import_file"),
     "tail": _Command(_MESSAGES, "messages.tail", "tail"),
-    "message": _Command(_NOUNS, "", ""),  # made of the short ones: see `_add`
+    "message": _Command(_NOUNS, "", ""),  # made of the short commands: see `_add`
     "topic": _Command(_NOUNS, "messages.topic", "app"),
     "dlq": _Command(_NOUNS, "messages.dlq", "app"),
     "profile": _Command(_NOUNS, "profiles.command", "app"),
@@ -93,7 +93,7 @@ _OF_MESSAGES = ("send", "get", "ls", "find", "cancel", "reschedule", "deliver-no
 
 
 def command_line(only: str | None = None) -> typer.Typer:
-    """The command line with all commands, or only with the one named `only`."""
+    """The command line with all commands, or with only the command named `only`."""
     app = typer.Typer(
         cls=CommandLine,
         no_args_is_help=True,
@@ -135,11 +135,11 @@ def _add(app: typer.Typer, name: str) -> None:
 
 
 def _add_foreign(app: typer.Typer) -> None:
-    """Add the commands of packages that `cli` does not import, and the refusal of those that are not installed."""
-    from importlib.metadata import entry_points  # reads the installed packages: 20 ms that our own commands do not need
+    """Add the commands of packages that `cli` does not import, and a refusal for each of them that is not installed."""
+    from importlib.metadata import entry_points  # takes 20 ms, which only commands of other packages need
 
     points = {point.name: point for point in entry_points(group="duemq.commands") if _is_of_this_version(point)}
-    for name, point in sorted(points.items()):  # they come in the order of the installation
+    for name, point in sorted(points.items()):  # entry points are listed in the order of installation
         command = point.load()
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=_SERVER, cls=CommandGroup)
@@ -150,7 +150,8 @@ def _add_foreign(app: typer.Typer) -> None:
 
 
 def _is_of_this_version(point: EntryPoint) -> bool:
-    """Whether its distribution imports parts of duemq that are there: each release needs the others of its version."""
+    """Whether the command's distribution has the same version as duemq. The command imports parts of duemq, which may
+    differ in other versions."""
     own = point.dist
     return own is None or own.name not in _DISTRIBUTIONS.values() or own.version == duemq.__version__
 

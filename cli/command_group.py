@@ -16,14 +16,14 @@ from duemq.cli.output import echo_json
 from duemq.model.printable import escaped
 
 _OLD_SPELLINGS: Final = {"keys": "key", "jobs": "job", "show": "get", "create": "add"}
-"""Old names. They keep working, and no help lists them."""
+"""Old names. They still work, but the help does not list them."""
 _OPTIONS: Final = {
     "deliver_at": "--at",
     "deliver_after": "--after",
     "delay_level": "--level",
     "expires_at": "--expires",
 }
-"""Fields of the API whose option has another name."""
+"""Fields of the API whose options have other names."""
 _ALIKE: Final = "expires_after|due_from|due_to|dead_from|dead_to|topic_prefix|name_prefix|idempotency_key"
 _FIELD: Final = re.compile(rf"\b(?:{'|'.join(_OPTIONS)}|{_ALIKE})\b")
 _EXTRA: Final = re.compile(r"^got unexpected extra arguments?(?:\(s\))? \(")
@@ -37,7 +37,7 @@ def now_spelled(name: str) -> str:
 
 
 def in_options(text: str) -> str:
-    """A sentence about API fields, with the names of their options instead."""
+    """A sentence about fields of the API, with the names of their options instead of those of the fields."""
     return _FIELD.sub(lambda field: _OPTIONS.get(field[0], f"--{field[0].replace('_', '-')}"), text)
 
 
@@ -70,7 +70,7 @@ class CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Like typer's, but every error is one line, and with `--json` a document, too."""
+        """Like Typer's `main`, but every error is reported as one line, and with `--json` also as a document."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         try:
@@ -120,7 +120,7 @@ def _sentence(error: Any) -> tuple[str | None, str]:
 
 
 def _rule_of(param: Any, wrong: dict[str, Any]) -> str:
-    """The values that a parameter accepts, and the given one, from a pydantic error."""
+    """The values that a parameter accepts, and the given value, taken from a pydantic error."""
     given = escaped(str(wrong["input"]))
     if choices := param.type_descriptor.choices:
         return f"must be one of {', '.join(map(str, choices))}, not {given!r}"
@@ -132,7 +132,7 @@ def _rule_of(param: Any, wrong: dict[str, Any]) -> str:
 
 
 def _make_plain(command: Any) -> None:
-    """Help that can also be read and copied in a pipe: plain value names, examples on unwrapped lines."""
+    """Make help that can also be read and copied in a pipe: plain value names, and examples on unwrapped lines."""
     for param in command.params:
         if param.param_type_name == "argument":
             param.metavar = _argument_name(param)

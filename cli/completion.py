@@ -1,4 +1,4 @@
-"""Completions for the shell, from the server: within a second or none, and never an error."""
+"""Completions for the shell, from the server: within a second or not at all, and never an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WITHIN_S: Final = 1.0
 _MOST: Final = 100
 _PLAIN = re.compile(r"[A-Za-z0-9._@%+,/][A-Za-z0-9._@%+,/-]*")
-"""The shell puts a word on the command line unchanged: words with special characters are not offered."""
+"""The shell puts a word on the command line unchanged, so words with special characters are not offered."""
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -25,7 +25,7 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def message_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of scheduled messages, soonest first; the id of a message without a name."""
+    """The names of scheduled messages, soonest first; for a message without a name, its id."""
 
     def ask(client: Admin) -> Iterable[str]:
         if incomplete:
@@ -53,7 +53,7 @@ def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Iterab
             with Admin(timeout=_WITHIN_S, retries=0, **options) as client:
                 answers.extend(ask(client))
 
-    # In a thread, because resolving a name has no timeout.
+    # In a thread, because the resolution of a host name has no timeout.
     asking = threading.Thread(target=run, daemon=True)
     asking.start()
     asking.join(_WITHIN_S)

@@ -53,11 +53,11 @@ BY_STATUS = {
     "unknown": Exit.UNKNOWN,
     "pending": Exit.PENDING,
 }
-"""By status of a result in a bulk cancel."""
+"""The exit code for each status in the results of a bulk cancel."""
 
 
 def exit_of(error: DuemqError) -> Exit:
-    """The exit code for an error of the SDK."""
+    """The exit code for an error from the SDK."""
     from duemq.client.http.errors import PendingError, Unreachable
 
     if isinstance(error, Rejected):

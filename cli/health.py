@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 # The defaults of `listen`, `node.listen` and `relay.listen`.
 LISTEN, NODE_LISTEN, RELAY_LISTEN = "127.0.0.1:8787", "127.0.0.1:8788", "127.0.0.1:8789"
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-_MAX_BYTES = 64 << 10  # of an answer
+_MAX_BYTES = 64 << 10  # in an answer
 
 _EXAMPLES = """examples:
   duemq health                                  a server, proxy, node or relay, at the address in the settings
@@ -27,7 +27,7 @@ _EXAMPLES = """examples:
 
 
 class ServerAddress(NamedTuple):
-    """Address (HOST:PORT), whether it uses TLS, and the files of the certificate to present, if any."""
+    """Address (HOST:PORT), whether it uses TLS, and the files with the certificate to present, if any."""
 
     listen: str
     tls: bool = False
@@ -36,7 +36,7 @@ class ServerAddress(NamedTuple):
 
 
 class Unhealthy(Exception):
-    """The reason, in a sentence."""
+    """A server is not healthy. The text of the exception is the reason, in a sentence."""
 
 
 class _NobodyListens(Unhealthy):
@@ -44,7 +44,8 @@ class _NobodyListens(Unhealthy):
 
 
 def health(words: Sequence[str]) -> int:
-    """Ask the server on this machine. `words`: the command line. The exit code: 0, or 1 and a line on stderr."""
+    """Ask the server on this machine. `words`: the command's arguments. Returns the exit code: 0, or 1 with a line on
+    stderr."""
     parser = argparse.ArgumentParser(
         prog="duemq health",
         description="Ask the server on this machine whether it is ready: exit code 0 if it is, 1 if not, with the "
@@ -78,7 +79,7 @@ def health(words: Sequence[str]) -> int:
 
 
 def _configured_servers(config: str | None) -> Iterator[ServerAddress]:
-    """Servers from the environment or the file: `duemq serve` and `duemq proxy`, then nodes, then relays."""
+    """The servers in the environment or the file: `duemq serve` and `duemq proxy`, then nodes, then relays."""
     config = config or os.environ.get("DUEMQ_CONFIG")
     document: dict[str, Any] = {}
     if config:
@@ -118,7 +119,7 @@ def _ask_first(servers: Iterator[ServerAddress], path: str, until: float) -> Non
 
 
 def _ask(server: ServerAddress, path: str, until: float) -> None:
-    """Ask one server. Raises Unhealthy unless it answers 200 in time."""
+    """Ask one server. Raises Unhealthy unless it answers with 200 in time."""
     host, _, port = server.listen.rpartition(":")
     host = _REACHED_AT.get(host, host)
     if not host or not port.isdecimal() or port == "0":
@@ -145,9 +146,10 @@ def _connect(server: ServerAddress, address: tuple[str, int], within_s: float) -
     connection = socket.create_connection(address, within_s)
     if not server.tls:
         return connection
-    import ssl  # 15 ms
+    import ssl  # takes 15 ms
 
-    # The request has no secrets, and on this machine a server is seldom addressed by the name in its certificate.
+    # The certificate is not checked: the request has no secrets, and on this machine a server is seldom addressed by
+    # the name in its certificate.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with connection:

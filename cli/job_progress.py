@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.5
 def begin_job(
     client: Admin, kind: str, fields: dict[str, Any], what: str, dry_run: bool, wait: bool, yes: bool, as_json: bool
 ) -> Exit:
-    """Start a job after showing how many of `what` match, and asking."""
+    """Start a job, after showing how many of `what` match and asking for confirmation."""
     if dry_run or not yes:
         count = client.begin_job(kind, dry_run=True, **fields)
         if dry_run:
@@ -40,7 +40,7 @@ def begin_job(
 
 
 def kind_text(kind: str) -> str:
-    """A job's kind in the command line's words."""
+    """A job's kind in the words of the command line."""
     return {"move": "reschedule", "move-with-expiry": "reschedule with expiry"}.get(kind, kind)
 
 

@@ -40,9 +40,9 @@ def echo_table(
 ) -> None:
     """Print a table as wide as the terminal; in a pipe one line per row without a heading, for `cut` and `awk`.
 
-    In a terminal the first column and ids are never cut, so that they can be copied. If it is too narrow, other cells
-    end in …, or wrap if the command has no --wide (`wide` None). `short`: the columns there, in order. `wide`: all
-    columns, with ms, and without truncation.
+    In a terminal, the first column and ids are never cut, so that they can be copied. If the terminal is too narrow,
+    other cells end in …, or wrap if the command has no --wide (`wide` is None). `short`: the columns in a terminal, in
+    order. `wide`: show all columns, with ms, and without truncation.
     """
     if not sys.stdout.isatty():
         for row in rows:
@@ -67,12 +67,12 @@ def echo_table(
 
 
 def begin_round() -> None:
-    """Before each refresh: clear a terminal; in a pipe print the time."""
+    """Begin a refresh: clear the terminal; in a pipe, print the time."""
     typer.echo(_CLEAR if sys.stdout.isatty() else format_ms(time.time_ns() // 1_000_000), nl=not sys.stdout.isatty())
 
 
 def echo_nodes(nodes: Iterable[Node]) -> None:
-    """Each node's state, its shards as master, and the ledger entries it is behind."""
+    """Print each node's state, the shards that it is master of, and how many ledger entries it is behind."""
     echo_table(
         ("NODE", "STATE", "MASTER OF", "LAG", "RACK", "REASON"),
         (
@@ -90,7 +90,7 @@ def echo_nodes(nodes: Iterable[Node]) -> None:
 
 
 def echo_fields(fields: Mapping[str, Any], indent: str = "") -> None:
-    """One line per name and value, nested ones indented; empty values are left out."""
+    """Print one line per name and value, nested ones indented. Empty values are left out."""
     shown = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
@@ -107,7 +107,7 @@ def echo_fields(fields: Mapping[str, Any], indent: str = "") -> None:
 
 
 def echo_headers(headers: HeaderList) -> None:
-    """One line per header, in order."""
+    """Print one line per header, in order."""
     if headers:
         typer.echo("headers")
     width = max((len(name) for name, _ in headers), default=0)
@@ -126,7 +126,7 @@ def instant_text(ms: int) -> str:
 
 
 def relative(away_ms: int) -> str:
-    """`in 2h30m` or `3s ago`, rounded for a reader."""
+    """`in 2h30m` or `3s ago`, rounded for readers."""
     size = abs(away_ms)
     unit = next(
         (u for at_least, u in ((172_800_000, 3_600_000), (600_000, 60_000), (1000, 1000)) if size >= at_least), 1
@@ -147,7 +147,7 @@ def runs_text(numbers: Iterable[int]) -> str:
 
 
 def payload_text(payload: bytes | None, is_null: bool = False) -> str:
-    """A payload for display: text on one line; of bytes only their number."""
+    """A payload for display: text on one line; for bytes, only their number."""
     if is_null:
         return "<null>"
     if payload is None:

@@ -13,9 +13,9 @@ import typer
 from duemq.cli.output import size_text
 
 Tell = Callable[[str, int, int | None], None]
-"""A step, the amount done, and the total (None: unknown yet)."""
+"""Called with a step, the amount done, and the total (None: not known yet)."""
 
-_FIRST_S: Final = 1.0  # until then the command may have ended
+_FIRST_S: Final = 1.0  # by then the command may have ended
 _MAX_PAUSE_S: Final = 60.0
 
 
@@ -58,7 +58,7 @@ def _bars(in_bytes: bool) -> Iterator[Tell]:
 
 
 class _Lines:
-    """For logs: a line after a second, then after growing pauses, up to a minute."""
+    """Progress for logs: a line after a second, then after growing pauses, up to a minute."""
 
     def __init__(self, in_bytes: bool) -> None:
         self._text = size_text if in_bytes else "{:,}".format

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing httpx takes longer than `duemq --help` may
     from duemq.client import Admin
 
 Url = Annotated[str | None, typer.Option("--url")]
-"""Marks a command that talks to a server: it gets all connection options (`cli/profiles/command_line.py`)."""
+"""Marks a command that talks to a server: it gets the connection options in `cli/profiles/command_line.py`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -34,8 +34,8 @@ def server_url(url: str | None) -> str:
 
 @contextmanager
 def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] = str) -> Iterator[Admin]:
-    """A client for the time of one command. Its errors end the command with one line, formatted by `tell`, and the exit
-    code."""
+    """A client for the duration of one command. Its errors end the command with one line, formatted by `tell`, and an
+    exit code."""
     from duemq.client import Admin
 
     try:
@@ -61,7 +61,7 @@ def failure(error: DuemqError, as_json: bool, tell: Callable[[DuemqError], str] 
 
 
 def problem_of(error: DuemqError) -> dict[str, Any]:
-    """The members of an error, if present: code, detail, field, status, request_id and others for its code."""
+    """The members of an error that are present: code, detail, field, status, request_id and others for its code."""
     names = ("code", "field", "status", "request_id", "retry_after_s", "message_id", "outcome_unknown")
     attributes = {name: getattr(error, name, None) for name in names}
     members = {name: value for name, value in attributes.items() if value is not None}
@@ -76,12 +76,12 @@ def _whose_server(error: DuemqError, code: Exit) -> str:
 
 
 def examples(*lines: str) -> str:
-    """An epilog with commands to copy."""
+    """An epilog with example commands."""
     return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
 
 
 def pairs(items: list[str], option: str) -> list[tuple[str, str]]:
-    """`["a=1", "b=2"]` as names and values."""
+    """The names and values in items such as `["a=1", "b=2"]`."""
     named = []
     for item in items:
         name, equals, value = item.partition("=")

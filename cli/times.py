@@ -1,4 +1,4 @@
-"""Times and durations as typed: checked here, so that an error names the option, and parsed by the server."""
+"""Times and durations as typed. They are checked here, so that an error names the option, and parsed by the server."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PART: Final = r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|sec|s|minute|min|m|hou
 
 
 def instant(text: str | None, option: str, zone: str | None = None, *, zones: bool = False) -> int | str | None:
-    """A time as typed: digits alone are epoch ms, everything else is parsed by the server. `zones`: the command has
-    --zone."""
+    """A time as typed: digits alone are epoch ms, anything else is parsed by the server. `zones`: whether the command
+    has --zone."""
     if text is None:
         return None
     if zone is None or _is_known(zone):
@@ -45,7 +45,7 @@ def duration(text: str | None, option: str, *, signed: bool = False) -> str | No
 
 
 def when(after: str | None, at: str | None, level: int | None, zone: str | None, expires: str | None = None) -> When:
-    """When a message is due, from the given options. `expires`: --zone may be meant for --expires."""
+    """When a message is due, according to the given options. `expires`: if it is given, --zone may be meant for it."""
     given = {"--after": after, "--at": at, "--level": level}
     if len(named := [option for option, value in given.items() if value is not None]) > 1:
         raise typer.BadParameter(f"{' and '.join(named)} are both given: use one", param_hint=named[1])
@@ -60,7 +60,7 @@ def _check(parse: Callable[[], int], option: str, advice: Callable[[], str]) -> 
     try:
         parse()
     except Rejected as error:
-        wrong = str(error).replace(", PT90S or ms", " or PT90S")  # a number alone is refused on the command line
+        wrong = str(error).replace(", PT90S or ms", " or PT90S")  # the command line refuses a number alone
         raise typer.BadParameter(f"{wrong}{advice()}", param_hint=option) from error
 
 
@@ -76,7 +76,7 @@ def _is_known(zone: str) -> bool:
 
 
 def _with_offset(text: str, zones: bool) -> str:
-    """A hint how to write a local time, if it is one."""
+    """Advice on how to write a time, if it is a local time."""
     try:
         local = datetime.fromisoformat(text)
     except ValueError:
@@ -87,7 +87,8 @@ def _with_offset(text: str, zones: bool) -> str:
 
 
 def _shortened(text: str) -> str:
-    """A hint how to write `1 h` and `1hour`, which duemq never accepts: an older node would stop at a new form."""
+    """Advice on how to write `1 h` or `1hour`. duemq never accepts them, because an older node would stop at a new
+    form."""
     if not re.fullmatch(f"(?:{_PART})+", text, re.IGNORECASE):
         return ""
     parts = re.findall(_PART, text, re.IGNORECASE)

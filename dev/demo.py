@@ -1,4 +1,4 @@
-"""The live demonstration of `make run`: a few hundred messages, cancelled and rescheduled, watched as they arrive."""
+"""The live demonstration of `make run`: it shows a few hundred messages, some cancelled or moved, as they arrive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Tally:
 async def show(url: str, stop: asyncio.Event) -> None:
     """Run the demonstration against the server at `url`, then print what to try next. Ends early if `stop` is set.
 
-    If the demonstration fails, that is printed, and the server continues.
+    If the demonstration fails, the reason is printed, and the server continues.
     """
     console = Console(highlight=False)
     topic = f"demo-{time.strftime('%H%M%S')}"

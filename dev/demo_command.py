@@ -1,4 +1,4 @@
-"""`duemq demo`: a server with a short live demonstration, as started by `make run`."""
+"""`duemq demo`: a server with a short live demonstration. `make run` starts it."""
 
 from __future__ import annotations
 

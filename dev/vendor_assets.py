@@ -2,8 +2,8 @@
 
     python -m duemq.dev.vendor_assets
 
-They are kept in the repository: neither a build nor a browser loads anything from elsewhere. To update one, change
-`PACKAGES` and run this again.
+They are stored in the repository: neither a build nor a browser loads anything from elsewhere. To update a package,
+change `PACKAGES` and run this again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MANIFEST = FOLDER / "manifest.json"
 
 
 class Package(NamedTuple):
-    """`files`: the files to take from the package, and their names here."""
+    """`files`: the files to take from the package, with their names here."""
 
     name: str
     version: str
@@ -42,7 +42,7 @@ PACKAGES = (
 
 
 def vendor(package: Package, into: Path) -> dict[str, Any]:
-    """Copy a package's files, verified by the registry's hash, and describe them."""
+    """Copy a package's files, checked against the registry's hash, and return their description."""
     with tempfile.TemporaryDirectory() as scratch:
         command = ["npm", "pack", "--json", "--ignore-scripts", f"{package.name}@{package.version}"]
         (packed,) = json.loads(subprocess.run(command, cwd=scratch, check=True, capture_output=True).stdout)

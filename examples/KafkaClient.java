@@ -12,7 +12,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Schedules, moves and cancels messages of duemq with Kafka's own client. See docs/guides/kafka.md.
+ * Schedules, moves and cancels messages in duemq with Kafka's own client. See docs/guides/kafka.md.
  *
  * <pre>
  * javac -cp "libs/*" KafkaClient.java
@@ -32,13 +32,13 @@ public final class KafkaClient implements AutoCloseable {
         producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
     }
 
-    /** Delivers a value to a topic after a delay, which counts from when the broker stores the record. */
+    /** Delivers a value to a topic after a delay, which begins when the broker stores the record. */
     public void schedule(String topic, byte[] value, Duration delay) throws ExecutionException, InterruptedException {
         ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(BUFFER, null, value);
         send(with(with(record, "duemq-topic", topic), "duemq-delay", Long.toString(delay.toMillis())));
     }
 
-    /** The same under a name of your choice: a repeat is not delivered twice, and it can be moved and cancelled. */
+    /** As above, under a name of your choice: a repeat is not delivered twice. Move and cancel use the name, too. */
     public void schedule(String topic, byte[] value, Instant due, String name)
             throws ExecutionException, InterruptedException {
         ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(BUFFER, partitionOf(name), null, value);
@@ -56,7 +56,7 @@ public final class KafkaClient implements AutoCloseable {
         send(with(record, "duemq-cancel", name));
     }
 
-    /** A name is known to one shard: that of this partition. */
+    /** A name belongs to one shard: the shard of this partition. */
     private int partitionOf(String name) {
         CRC32 crc = new CRC32();
         crc.update(("n:" + name).getBytes(UTF_8));

@@ -5,13 +5,13 @@ import org.apache.rocketmq.client.consumer.*;
 import org.apache.rocketmq.common.message.*;
 
 /**
- * Writes messages that RocketMQ holds for later as JSON lines, for `from_rocketmq.py`. The form is that of
- * `mqadmin exportMessage`, and storeTimestamp, from which the delay levels count. Tried with RocketMQ 5.1.4:
+ * Writes messages that RocketMQ holds for later as JSON lines, for `from_rocketmq.py`. Each line has the fields of
+ * `mqadmin exportMessage`, and storeTimestamp, at which the delay levels begin. Tried with RocketMQ 5.1.4:
  *
  * java -cp "$ROCKETMQ_HOME/lib/*" RocketMqExport.java NAMESERVER:9876 rmq_sys_wheel_timer timer.jsonl
  * java -cp "$ROCKETMQ_HOME/lib/*" RocketMqExport.java NAMESERVER:9876 SCHEDULE_TOPIC_XXXX levels.jsonl 2
  *
- * The last word, for SCHEDULE_TOPIC_XXXX: how many hours back to begin, at least the longest delay level.
+ * The last argument, for SCHEDULE_TOPIC_XXXX: how many hours back to begin; at least the longest delay level.
  */
 public class RocketMqExport {
     private static final String LEVELS = "SCHEDULE_TOPIC_XXXX";
@@ -46,7 +46,7 @@ public class RocketMqExport {
         consumer.shutdown();
     }
 
-    /** No route is published for the timer's topic: it has one queue on each broker. */
+    /** No route is published for the timer's topic, which has one queue on each broker. */
     private static Collection<MessageQueue> queues(DefaultMQPullConsumer consumer, String topic) throws Exception {
         Set<MessageQueue> levels = consumer.fetchSubscribeMessageQueues(LEVELS);
         if (topic.equals(LEVELS)) {
@@ -54,7 +54,7 @@ public class RocketMqExport {
         }
         Set<MessageQueue> queues = new TreeSet<>();
         for (MessageQueue queue : levels) {
-            consumer.maxOffset(queue); // only so that the client learns where this broker is
+            consumer.maxOffset(queue); // only so that the client looks up the address of this broker
             queues.add(new MessageQueue(topic, queue.getBrokerName(), 0));
         }
         return queues;

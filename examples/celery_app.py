@@ -1,4 +1,4 @@
-"""Celery tasks with an eta, held by duemq. Needs a running duemq and a Redis; docs/guides/celery.md explains it.
+"""Celery tasks with an eta that wait in duemq. Needs a running duemq and a Redis. See docs/guides/celery.md.
 
 pip install 'duemq[celery]' 'celery[redis]'
 duemq destination add celery redis://127.0.0.1:6379/0 --topic celery --option envelope=celery
@@ -26,7 +26,7 @@ def remind(order: int, due: float) -> str:
 @app.task(bind=True, max_retries=3)
 def unlucky(self, order: int) -> str:
     if self.request.retries < 2:
-        raise self.retry(countdown=2)  # held by duemq, too
+        raise self.retry(countdown=2)  # waits in duemq, too
     return f"order {order} went through at the third try"
 
 

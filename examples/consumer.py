@@ -1,4 +1,4 @@
-"""Consumes a topic with retries and dead letters: a handler fails now and then, and its messages come back.
+"""Consumes a topic with retries and dead letters: a handler sometimes fails, and its messages are retried.
 
     pip install 'duemq[consumer]'
     python consumer.py --bootstrap localhost:9092
@@ -34,7 +34,7 @@ async def prepare(bootstrap: str) -> None:
 async def main(bootstrap: str) -> None:
     await prepare(bootstrap)
     done = asyncio.Event()
-    # Two retries, after 1 s and after 2 s. Without this: 10 s, 30 s, 1 m ... 2 h, sixteen of them.
+    # Two retries, after 1 s and after 2 s. The default is sixteen: 10 s, 30 s, 1 m ... 2 h.
     consumer = Consumer(GROUP, bootstrap, ConsumerOptions(start="first", retry=Delays(["1s", "2s"])))
 
     @consumer.on(TOPIC, tags="paid")

@@ -1,5 +1,4 @@
-"""Dramatiq messages with a delay, held by duemq. Needs a running duemq and a Redis; docs/guides/dramatiq.md explains
-it.
+"""Dramatiq messages with a delay that wait in duemq. Needs a running duemq and a Redis. See docs/guides/dramatiq.md.
 
 pip install 'duemq[dramatiq]' 'dramatiq[redis]'
 duemq destination add dramatiq redis://127.0.0.1:6379/0 --topic dramatiq --option envelope=dramatiq

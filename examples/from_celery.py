@@ -1,12 +1,12 @@
-"""Celery's tasks with an eta, out of its Redis or Valkey, as a table for `duemq spark schedule`.
+"""Turns Celery's tasks with an eta, from its Redis or Valkey, into a table for `duemq spark schedule`.
 
     pip install 'duemq[celery,redis]'
     python from_celery.py redis://localhost:6379/0 --queue celery --queue mail
     python from_celery.py unacked.json celery.json
 
-A worker that gets a task with an eta keeps it in the hash `unacked`; those that no worker has yet are in the lists of
-their queues. Payloads are those of `duemq.client.celery`, for its destination. Redis is only read.
-docs/guides/pipeline/migrate.md has the steps.
+When a worker gets a task with an eta, it keeps the task in the hash `unacked`. Tasks that no worker has yet are in the
+lists of their queues. The payloads are made as by `duemq.client.celery`, for its destination. Redis is only read.
+docs/guides/pipeline/migrate.md describes the steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from duemq.client.celery.envelope import Envelope
 from duemq.client.deferred import DeferredQueue
 from duemq.client.http.times import to_ms
 
-PRIORITIES = (0, 3, 6, 9)  # kombu keeps a list for each of these steps of a queue
+PRIORITIES = (0, 3, 6, 9)  # for each queue, kombu has a list for each of these priority steps
 SEPARATOR = "\x06\x16"
 PAGE = 1_000
 OF_THE_BROKER = ("delivery_info", "delivery_tag", "body_encoding", "priority", "expiration")
@@ -32,12 +32,12 @@ OF_THE_BROKER = ("delivery_info", "delivery_tag", "body_encoding", "priority", "
 
 @dataclass
 class Celery:
-    """`topic`: the one that the app's `install` names."""
+    """`topic`: the topic given to the app's `install`."""
 
     topic: str = "celery"
 
     def read(self, document: Any) -> PendingRow:
-        """`document`: a message of a queue, or a value of the hash."""
+        """The row for a `document`: a message from a queue, or a value from the hash."""
         message, exchange, routing_key = _message(document)
         headers, properties = dict(message.get("headers") or {}), dict(message.get("properties") or {})
         body = message["body"].encode()
@@ -62,9 +62,9 @@ class Celery:
 
 
 def _message(document: Any) -> tuple[dict[str, Any], str, str]:
-    """The message, and the exchange and routing key it was sent with."""
+    """The message, and the exchange and routing key with which it was sent."""
     try:
-        if isinstance(document, list):  # of the hash
+        if isinstance(document, list):  # from the hash
             message, exchange, routing_key = document
         else:
             message, about = document, document["properties"]["delivery_info"]
@@ -77,7 +77,7 @@ def _message(document: Any) -> tuple[dict[str, Any], str, str]:
 
 
 def _first_protocol(body: bytes, message: dict[str, Any]) -> dict[str, Any]:
-    """What a task of Celery 3 says in its body."""
+    """The description of a task in the body of a message from Celery 3."""
     try:
         about = json.loads(body)
     except ValueError:
@@ -88,7 +88,7 @@ def _first_protocol(body: bytes, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _instant(value: Any, what: str) -> datetime:
-    """The time as a worker understands it: without a zone it is UTC."""
+    """The time as a worker understands it: a time without a zone is in UTC."""
     try:
         when = datetime.fromisoformat(value)
     except (ValueError, TypeError) as error:
@@ -97,7 +97,8 @@ def _instant(value: Any, what: str) -> datetime:
 
 
 def read_redis(url: str, queues: Sequence[str], prefix: str) -> Documents:
-    """Messages that workers hold unacknowledged, and those in the queues. `prefix`: the app's `global_keyprefix`."""
+    """Messages that workers have not acknowledged, and the messages in the queues. `prefix`: the app's
+    `global_keyprefix`."""
 
     def values(key: str) -> Iterator[tuple[str, bytes]]:
         if key == unacked:

@@ -1,10 +1,10 @@
-"""Messages that wait in RabbitMQ as a table for `duemq spark schedule`.
+"""Turns messages that wait in RabbitMQ into a table for `duemq spark schedule`.
 
     python from_rabbitmq.py rabbitmq_delayed.jsonl
     python from_rabbitmq.py get.json --taken-at 2026-11-22T05:18:00Z --ttl 600000 --to reminders
 
-Files are what `rabbitmq_delayed.erl` writes of the delayed-message exchange, and what the management API answers to
-`get`. docs/guides/pipeline/migrate.md has the steps.
+The files come from `rabbitmq_delayed.erl`, for the delayed-message exchange, or are answers of the management API to
+`get`. docs/guides/pipeline/migrate.md describes the steps.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DELAY = "x-delay"
 
 @dataclass
 class RabbitMQ:
-    """`topic`: of all messages; None for their routing keys. `taken_at_ms`: when the dump was made, from which delays
-    of messages without a timestamp count. `ttl_ms`: the `x-message-ttl` of a plain queue."""
+    """`topic`: the topic for all messages; None: their routing keys. `taken_at_ms`: when the dump was made; delays
+    of messages without a timestamp begin at this time. `ttl_ms`: the `x-message-ttl` of a plain queue."""
 
     topic: str | None = None
     taken_at_ms: int | None = None
@@ -31,13 +31,13 @@ class RabbitMQ:
     def read(self, document: Any) -> PendingRow:
         if not isinstance(document, dict) or "payload" not in document:
             raise NotPending("not a message of RabbitMQ: it has no payload")
-        properties = document.get("properties") or {}  # the API says [] for none
+        properties = document.get("properties") or {}  # without properties, the API returns []
         headers = properties.get("headers") or {}
         expiration = properties.get("expiration")
         expires = None
         if "due_ms" in document:
             due = whole(document["due_ms"], "due_ms")
-            if expiration is not None:  # it counts from when the message comes into its queue
+            if expiration is not None:  # it counts from the moment when the message enters its queue
                 expires = due + delay(expiration, "expiration")
         else:
             wait = self._delay(headers, expiration)

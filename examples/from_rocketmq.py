@@ -1,9 +1,9 @@
-"""Messages that wait in RocketMQ as a table for `duemq spark schedule`: of the timer (5.x) and of the delay levels.
+"""Turns messages that wait in RocketMQ's timer (5.x) or delay levels into a table for `duemq spark schedule`.
 
     python from_rocketmq.py timer.jsonl levels.jsonl --taken-at 2026-11-22T05:47:00Z
 
-Files are lines of `mqadmin exportMessage` or of `RocketMqExport.java`. The topics they come from are logs: they also
-hold messages that were delivered, cancelled or delayed again. docs/guides/pipeline/migrate.md has the steps.
+The files are JSON lines from `mqadmin exportMessage` or from `RocketMqExport.java`. The exported topics are logs: they
+also hold messages that were delivered, cancelled or delayed again. docs/guides/pipeline/migrate.md describes the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pending_rows import NotPending, PendingRow, from_base64, instant, options, 
 
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Properties of RocketMQ itself: the others are the sender's.
+# Properties that RocketMQ itself sets; all others are the sender's.
 SYSTEM = re.compile(
     "KEYS|TAGS|WAIT|DELAY|RETRY_TOPIC|REAL_TOPIC|REAL_QID|TRAN_MSG|PGROUP|MIN_OFFSET|MAX_OFFSET|BUYER_ID|"
     "ORIGIN_MESSAGE_ID|TRANSFER_FLAG|CORRECTION_FLAG|MQ2_FLAG|RECONSUME_TIME|MSG_REGION|TRACE_ON|UNIQ_KEY|"
@@ -29,8 +29,8 @@ SYSTEM = re.compile(
 
 @dataclass
 class RocketMQ:
-    """`taken_at_ms`: when the export began; messages due by then were delivered. `topic`: of all messages; None for
-    their own. `levels`: the broker's `messageDelayLevel`. `precision_ms`: its `timerPrecisionMs`."""
+    """`taken_at_ms`: when the export began; messages due by then were delivered. `topic`: the topic for all messages;
+    None: their own topics. `levels`: the broker's `messageDelayLevel`. `precision_ms`: its `timerPrecisionMs`."""
 
     taken_at_ms: int
     topic: str | None = None
@@ -57,7 +57,7 @@ class RocketMQ:
         )  # fmt: skip
 
     def _timer(self, properties: dict[str, Any]) -> int:
-        """The time asked for. TIMER_OUT_MS is the slot before it: of relative times it is all there is."""
+        """The requested time. TIMER_OUT_MS is the timer slot before it; for relative times nothing else is stored."""
         if "TIMER_DELIVER_MS" in properties and not properties.keys() & {"TIMER_DELAY_SEC", "TIMER_DELAY_MS"}:
             return whole(properties["TIMER_DELIVER_MS"], "TIMER_DELIVER_MS")
         return whole(properties["TIMER_OUT_MS"], "TIMER_OUT_MS") + self.precision_ms

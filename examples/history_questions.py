@@ -3,8 +3,8 @@
     pip install duemq-spark
     python history_questions.py FOLDER [ID]
 
-Run as a program it prints the answers. Frames are those of `HistoryTable.read`; docs/guides/pipeline/history.md has
-their columns.
+When it is run as a program, it prints the answers. The frames come from `HistoryTable.read`;
+docs/guides/pipeline/history.md describes their columns.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HOUR_MS = 3_600_000
 
 
 def once(deliveries: DataFrame) -> DataFrame:
-    """Each delivery once, the first of those with the same id and attempt.
+    """Each delivery once: the first record with the same id and attempt.
 
-    The job writes every record of a topic once, and duemq delivers every message once. A topic that was mirrored, or
-    filled again from a backup, may hold a delivery twice all the same.
+    The job writes every record of a topic once, and duemq delivers every message once. Still, a topic that was mirrored
+    or refilled from a backup may hold a delivery twice.
     """
     return _numbered(deliveries).where("nth = 1").drop("nth")
 
@@ -39,20 +39,20 @@ def repeated(deliveries: DataFrame) -> DataFrame:
 
 
 def _numbered(deliveries: DataFrame) -> DataFrame:
-    """The deliveries with `nth`, from 1 on, among those with the same id and attempt."""
+    """The deliveries with `nth`: their number, from 1, among those with the same id and attempt."""
     order = Window.partitionBy("id", "attempt").orderBy("delivered_ms", "topic", "partition", "offset")
     return deliveries.withColumn("nth", F.row_number().over(order))
 
 
 def lateness_by_hour(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
-    """Per topic and hour of delivery: hour_ms, hour (timestamp), topic, messages, early (before their time), p50_ms,
-    p90_ms, p99_ms, p999_ms, max_ms.
+    """Per topic and hour of delivery: hour_ms, hour (timestamp), topic, messages, early (number delivered before their
+    time), p50_ms, p90_ms, p99_ms, p999_ms, max_ms.
 
-    Left out are messages without a promised time: those without delay, and those that a client had delivered early,
-    which keep their former time.
+    Messages without a promised time are left out: messages without delay, and messages that a client had delivered
+    early, which keep their former time.
     """
     hour = F.col("delivered_ms") - F.col("delivered_ms") % _HOUR_MS
-    # Exact ones: an approximation would say that 1 % more or fewer were late than were.
+    # The percentiles are exact: approximate ones could be off by 1 % of the messages.
     shares = F.percentile("lateness_ms", list(_SHARES)).alias("shares")
     return (
         deliveries.where(f"shard < {DIRECT} and lateness_ms is not null")
@@ -73,7 +73,7 @@ def lateness_by_hour(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
 
 
 def volume_by_day(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
-    """Deliveries and other outcomes per day and topic: date, topic (null if only the ledger tells of it), outcome,
+    """Deliveries and other outcomes per day and topic: date, topic (null if only the ledger has the outcome), outcome,
     messages."""
     delivered = deliveries.groupBy("date", "topic", F.lit("delivered").alias("outcome")).agg(
         F.count("*").alias("messages")
@@ -83,8 +83,8 @@ def volume_by_day(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
 
 
 def outcomes_of(deliveries: DataFrame, outcomes: DataFrame, message: str) -> DataFrame:
-    """All that happened to one message, given by its id: at_ms, at (timestamp), outcome, topic, due_ms, attempt,
-    answer, reason. Oldest first. Raises BadInput for text that is no id."""
+    """Everything that happened to one message, given its id: at_ms, at (timestamp), outcome, topic, due_ms, attempt,
+    answer, reason. Oldest first. Raises BadInput for text that is not an id."""
     try:
         key = peek(message)
     except ValueError as error:

@@ -3,7 +3,7 @@
     pip install aiokafka
     python kafka_client.py --bootstrap localhost:9092 --topic orders
 
-Needs a running duemq on that Kafka, and (if it does not create topics itself) the topic. See docs/guides/kafka.md.
+Needs a running duemq on that Kafka, and the topic, unless duemq creates topics itself. See docs/guides/kafka.md.
 """
 
 import argparse
@@ -17,7 +17,7 @@ BUFFER = "duemq.buffer"
 
 
 async def partition_of_name(producer: AIOKafkaProducer, name: str) -> int:
-    """The partition of the one shard that knows this name."""
+    """The partition of the one shard to which this name belongs."""
     partitions = await producer.partitions_for(BUFFER)
     return zlib.crc32(b"n:" + name.encode()) % len(partitions)
 
@@ -58,7 +58,7 @@ async def receive(bootstrap: str, topic: str, count: int) -> None:
 
 async def run(bootstrap: str, topic: str, wait: bool) -> None:
     run_name = f"{time.time_ns():x}"
-    # Idempotent and acks=all: a record is stored once, in the order sent, and is not lost with one broker.
+    # Idempotent and acks=all: a record is stored once, in the order of sending, and survives the loss of one broker.
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, acks="all") as producer:
         await schedule(producer, topic, b"in a second", delay_ms=1_000)
         await schedule(producer, topic, b"moved", delay_ms=3_600_000, name=f"moved-{run_name}")

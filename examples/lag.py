@@ -1,4 +1,4 @@
-"""Creates a small backlog, and reads how far its group is behind.
+"""Creates a small backlog, and shows how far its consumer group is behind.
 
     pip install 'duemq[consumer]'
     python lag.py --bootstrap localhost:9092 --topic orders --group billing
@@ -16,10 +16,10 @@ from duemq.client.lag import GroupLag, LagReader
 
 
 async def fill(bootstrap: str, topic: str) -> None:
-    """Ten messages; every second one has the tag `paid`."""
+    """Send ten messages; every second one has the tag `paid`."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(topic, 1, 1)])  # an existing topic is reported in the answer, not raised
+    await admin.create_topics([NewTopic(topic, 1, 1)])  # if the topic exists, the answer says so; nothing is raised
     await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         for number in range(10):
@@ -28,7 +28,7 @@ async def fill(bootstrap: str, topic: str) -> None:
 
 
 async def consume(bootstrap: str, topic: str, group: str, count: int) -> None:
-    """Any kind of consumer: this one is plain aiokafka, so it does not report its messages in hand."""
+    """Consume some messages. This consumer is plain aiokafka, so it does not report its messages in hand."""
     async with AIOKafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     ) as consumer:

@@ -3,9 +3,9 @@
     pip install 'duemq[consumer]'          # and 'duemq[redis]' for --redis
     python once.py --bootstrap localhost:9092
 
-Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It creates a topic, and
-its memory ends with the program. For many processes, use Redis: `--redis redis://localhost:6379`. See
-docs/guides/idempotency.md.
+Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It creates a topic. It
+only remembers finished work until the program ends. For several processes, use Redis: `--redis redis://localhost:6379`.
+See docs/guides/idempotency.md.
 """
 
 import argparse
@@ -44,22 +44,22 @@ async def main(bootstrap: str, store: Store) -> None:
     receipts: list[int] = []
     finished = asyncio.Event()
 
-    # Two messages of one order are one payment. With at_most_once a payment with an unknown outcome is never repeated,
-    # whatever the error: its message becomes a dead letter, for a human to check.
+    # Two messages for one order are one payment. With at_most_once, a payment with an unknown outcome is never
+    # repeated, whatever the error: its message becomes a dead letter, which a human has to check.
     @once(store, key=order_of, scope=GROUP, at_most_once=True)
     async def pay(message: Message) -> dict[str, int]:
         order = message.json["order"]
         asked.append(order)
         if order == 3 and asked.count(3) == 1:
-            raise NothingHappened("the bank is closed")  # so it may be retried
+            raise NothingHappened("the bank is closed")  # nothing was paid, so it may be retried
         if order == 4:
-            raise TimeoutError("the bank did not answer")  # it may have been paid: it must not be retried
+            raise TimeoutError("the bank did not answer")  # it may have been paid, so it must not be retried
         print(f"order {order} is paid")
         return {"paid": order}
 
     @consumer.on(TOPIC)
     async def handle(message: Message) -> None:
-        receipt = await pay(message)  # a repeat gets the first receipt
+        receipt = await pay(message)  # a repeat gets the receipt of the first payment
         print(f"receipt for {message.text}: {receipt}")
         receipts.append(message.json["order"])
         if sorted(receipts) == [1, 1, 2, 2, 3]:
@@ -75,7 +75,7 @@ async def main(bootstrap: str, store: Store) -> None:
 
 
 async def run(bootstrap: str, redis: str | None) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # a real one is kept: RocksStore.open("/var/lib/billing/once")
+    with tempfile.TemporaryDirectory() as folder:  # use a permanent one: RocksStore.open("/var/lib/billing/once")
         store: Store = await RocksStore.open(folder) if redis is None else await RedisStore.open(redis)
         await main(bootstrap, store)
         await store.close()

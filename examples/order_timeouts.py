@@ -4,8 +4,8 @@
     python order_timeouts.py
 
 Needs a running duemq: `make run`, or `duemq serve`. Set DUEMQ_URL if it is not at http://127.0.0.1:8787. The program
-places four orders that have three seconds to be paid. One is paid in time, and one too late. A fifth time-out cannot be
-parsed by any worker. See docs/guides/sdk.md.
+places four orders that must be paid within three seconds. One is paid in time, and one too late. A fifth time-out
+cannot be parsed by any worker. See docs/guides/sdk.md.
 """
 
 import time
@@ -17,18 +17,18 @@ RUN = f"{time.time_ns():x}"
 TOPIC, REFUSED, WORKER = f"order-timeouts-{RUN}", f"order-timeouts-refused-{RUN}", "shop"
 TRIES = 3
 
-open_orders: dict[str, int] = {}  # the shop's table of unpaid orders, with the cents of each
+open_orders: dict[str, int] = {}  # the shop's unpaid orders, with their amounts in cents
 cancelled_orders: set[str] = set()
 
 
 def place(client: Client, order: str, cents: int) -> None:
-    """The name makes it one time-out, however often this is repeated, and `pay` cancels by it."""
+    """Place an order. The name makes it one time-out, however often this is repeated, and `pay` uses it to cancel."""
     open_orders[order] = cents
     client.send(TOPIC, {"order": order}, key=order, name=f"timeout-{order}-{RUN}", if_new=False, deliver_after="3s")
 
 
 def pay(client: Client, order: str) -> None:
-    """A successful cancel means that the time-out will not come: only then is the money taken."""
+    """Take the money, but only after a successful cancel, which means that the time-out will not come."""
     try:
         client.cancel(f"timeout-{order}-{RUN}")
     except AlreadyDelivered as late:
@@ -39,7 +39,7 @@ def pay(client: Client, order: str) -> None:
 
 
 def time_out(record: Record) -> None:
-    """Idempotent: a worker that ends between this and its commit gets the record again."""
+    """Cancel an order. This is idempotent: a worker that ends before its commit gets the record again."""
     order = record.json()["order"]
     if open_orders.pop(order, None) is not None:
         cancelled_orders.add(order)
@@ -47,7 +47,7 @@ def time_out(record: Record) -> None:
 
 
 def work(client: Client, count: int) -> None:
-    """Run one process per consumer name. An unhandled error ends the loop, and the same record comes first again."""
+    """Run one process per consumer name. An unhandled error ends the loop, and the next run begins with that record."""
     for done, record in enumerate(client.tail(TOPIC, consumer=WORKER), 1):
         for attempt in range(1, TRIES + 1):
             try:
@@ -56,7 +56,7 @@ def work(client: Client, count: int) -> None:
             except Exception as error:
                 print(f"record {record.offset}, attempt {attempt}: {error!r}")
                 time.sleep(0.1 * attempt)
-        else:  # a poison message: set aside, under its id, so that the others go on
+        else:  # a poison message: set it aside, under its id, so that the others are processed
             client.send(REFUSED, record.payload, key=record.key, idempotency_key=f"refused-{record.id}")
         client.commit(TOPIC, WORKER, record.cursor or "")
         if done == count:

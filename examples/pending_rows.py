@@ -1,11 +1,11 @@
-"""What `from_rabbitmq.py`, `from_celery.py` and `from_rocketmq.py` share: documents in, rows for bulk schedule out.
+"""Shared by `from_rabbitmq.py`, `from_celery.py` and `from_rocketmq.py`: turns documents into rows for bulk schedule.
 
 Each program writes a file of JSON lines, which is a table for `duemq spark schedule`:
 
     duemq spark schedule pending.jsonl --due due_ms --topic topic --payload-base64 payload --key key --headers headers \
         --labels labels --expires expires_ms --name name --stage /shared/jobs --rejects rejects/
 
-and a second file of the documents that make no message, with the reason.
+and a second file with the documents that do not become messages, with the reasons.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 
 
 class NotPending(Exception):
-    """The document is no message that waits; the sentence says why."""
+    """The document is not a waiting message; the sentence says why."""
 
 
 @dataclass
 class PendingRow:
-    """A message that waits elsewhere. Times in epoch ms.
+    """A message that waits in another system. Times are epoch ms.
 
-    `twin`: of messages with the same one only the latest counts. `ends`: this is no message, but takes back the one
-    with this `twin`.
+    `twin`: if several messages have the same one, only the latest counts. `ends`: this is not a message, but takes back
+    the message with this `twin`.
     """
 
     due_ms: int
@@ -55,11 +55,11 @@ class PendingRow:
 
 
 Documents = Iterator[tuple[str, Any]]
-"""Pairs of a position and its document: parsed, or text that may not be JSON."""
+"""Pairs of a position and the document there: parsed, or as text that may not be JSON."""
 
 
 def options(description: str | None, paths: str) -> ArgumentParser:
-    """The options that all programs have. `paths`: what its arguments are."""
+    """The options that all programs have. `paths`: the description of the arguments."""
     parser = ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("paths", nargs="+", metavar="PATH", help=paths)
     parser.add_argument("--out", type=Path, default=Path("pending.jsonl"), help="a new file; another one gets rejects")
@@ -67,7 +67,7 @@ def options(description: str | None, paths: str) -> ArgumentParser:
 
 
 def read_documents(paths: Sequence[str]) -> Documents:
-    """The documents of files: one on each line, or else a whole file, which may be a list of them."""
+    """The documents in files. A file has one document per line, or is a single document, which may be a list."""
     for path in paths:
         if path.endswith((".jsonl", ".ndjson")):
             yield from _lines(path)
@@ -92,9 +92,10 @@ def _lines(path: str) -> Documents:
 
 
 def write_rows(documents: Callable[[], Documents], read: Callable[[Any], PendingRow], out: Path) -> Counter[str]:
-    """Write the messages to `out` and the others to its `-rejects`; how many there are, and how many for which reason.
+    """Write the messages to `out` and the other documents to its `-rejects`. Returns the number of messages, and of
+    rejects by reason.
 
-    The documents are read twice: what takes a message back, or repeats it, may follow it.
+    The documents are read twice, because a later document may take back or repeat an earlier message.
     """
     over: set[str] = set()
     latest: dict[str, tuple[int, int]] = {}
@@ -143,7 +144,7 @@ def _parsed(document: Any) -> Any:
 
 
 def whole(value: Any, what: str) -> int:
-    """A number that may come as text; a fraction of it is rounded up."""
+    """A number that may be given as text; fractions are rounded up."""
     try:
         return int(Decimal(str(value)).to_integral_value(ROUND_CEILING))
     except (InvalidOperation, OverflowError, ValueError) as error:
@@ -151,7 +152,7 @@ def whole(value: Any, what: str) -> int:
 
 
 def instant(text: str) -> int:
-    """Epoch ms of an option: such a number, or a date-time with a zone."""
+    """Epoch ms for the value of an option: a number of ms, or a date-time with a zone."""
     if text.isdecimal():
         return int(text)
     if (at := datetime.fromisoformat(text)).utcoffset() is None:

@@ -1,9 +1,10 @@
-%% Writes what RabbitMQ's plug-in for delayed messages holds on this node as JSON lines, for `from_rabbitmq.py`.
+%% Writes the messages in RabbitMQ's plug-in for delayed messages on this node as JSON lines, for `from_rabbitmq.py`.
 %%
 %%   rabbitmqctl eval "$(cat rabbitmq_delayed.erl)"
 %%
-%% The file is written on the broker's machine. Reads only; run it on each node: each holds its own messages. Tried with
-%% RabbitMQ 3.10 and plug-in 3.10.2, whose table has whole deliveries; from 3.13 on it has message containers.
+%% The file is written on the broker's machine. Nothing else is changed. Run it on each node, because each node has its
+%% own messages. Tried with RabbitMQ 3.10 and plug-in 3.10.2, whose table has whole deliveries; since 3.13 it has
+%% message containers.
 Path = "/tmp/rabbitmq_delayed.jsonl",
 Table = list_to_atom("rabbit_delayed_message" ++ atom_to_list(node())),
 Names = [content_type, content_encoding, headers, delivery_mode, priority, correlation_id, reply_to, expiration,

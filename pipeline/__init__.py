@@ -1,5 +1,5 @@
-"""PySpark over duemq's logs and delay files: schedule in bulk, audit, forecast, history, mass cancel, import.
+"""PySpark jobs over duemq's logs and delay files: bulk schedule, send, bulk cancel and move, audit, forecast, history.
 
-Functions take and return DataFrames and use the caller's session; the jobs at the edges read and write
-(`docs/guides/pipeline.md`). Needs the distribution duemq-spark and Java 17 or newer.
+Functions take and return DataFrames and use the caller's session; the jobs around them read and write
+(`docs/guides/pipeline.md`). This needs the distribution duemq-spark and Java 17 or newer.
 """

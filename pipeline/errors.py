@@ -1,4 +1,4 @@
-"""The pipeline's errors. All are DuemqErrors: the commands print them as one line."""
+"""The pipeline's errors. All of them are DuemqErrors, which the commands print as one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from duemq.model.errors import DuemqError
 
 
 class SparkUnavailable(DuemqError):
-    """Spark cannot be started: the sentence names the missing part, and how to get it."""
+    """Spark cannot be started. The sentence names the missing part and how to get it."""
 
 
 class JobFailed(DuemqError):
@@ -18,7 +18,7 @@ class RowsRejected(JobFailed):
 
 
 class Stopped(DuemqError):
-    """Ctrl-C. The sentence says how to go on."""
+    """The job was stopped by Ctrl-C. The sentence says how to continue."""
 
 
 class BadInput(DuemqError):

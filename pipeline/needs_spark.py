@@ -1,4 +1,4 @@
-"""Imported first by each package of Spark jobs, to report a missing Spark in one sentence."""
+"""Each package of Spark jobs imports this first, so that a missing Spark is reported in one sentence."""
 
 from duemq.model.extras import extra_missing
 

@@ -230,7 +230,7 @@ def _lag_of(destination: dict[str, Any]) -> str:
 
 
 def _trouble_of(destination: dict[str, Any]) -> str:
-    """Why no messages are sent, if the server knows."""
+    """Why no messages are sent, if the server knows the reason."""
     return escaped(destination["disabled"] or (destination["figures"] or {}).get("trouble", "")) or "-"
 
 

@@ -21,13 +21,13 @@ _OPTIONS: Final = {
     "name": "NAME", "url": "URL", "topics": "--topic", "retry": "--retry", "options": "--option",
     "credentials": "--credentials", "rate": "--rate", "concurrency": "--concurrency", "timeout": "--timeout",
 }  # fmt: skip
-"""The command line's name for a field of the API."""
+"""The command line's names for fields of the API."""
 _FIELD: Final = re.compile(rf"({'|'.join(_OPTIONS)})\b(?:\.(?:\d+\b)?([\w.-]*))?(?=: | is no field)")
 
 
 def values_of(items: list[str] | None, option: str) -> dict[str, Any]:
-    """`["first=1s", "factor=3"]` as a mapping. A value that parses as JSON is JSON, any other is text. A list may be
-    separated by commas."""
+    """Turn `["first=1s", "factor=3"]` into a mapping. A value that parses as JSON is JSON, any other is text. The items
+    of a list may be separated by commas."""
     return {name: _list(text) if name in _LISTS else _value(text) for name, text in pairs(items or [], option)}
 
 
@@ -42,7 +42,7 @@ def fields_of(
     options: list[str] | None,
     start: str | None,
 ) -> dict[str, Any]:
-    """The given fields of the API."""
+    """The fields of the API for the options that are given."""
     fields = {
         "topics": topics, "credentials": credentials, "rate": rate, "concurrency": concurrency,
         "timeout": duration(timeout, "--timeout"), "ordered": ordered, "retry": values_of(retry, "--retry") or None,
@@ -52,14 +52,14 @@ def fields_of(
 
 
 def warn_of_private_address(url: str) -> None:
-    """Warn at once of an address that every message would fail with, unless the operator allows it."""
+    """Warn at once about an address with which every message would fail, unless the operator allows it."""
     from duemq.relay.network.address import ForbiddenAddress, check_address
 
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         host = "127.0.0.1"
     elif not host or host.rpartition(".")[2].isalpha():
-        return  # a name: relays resolve it
+        return  # a host name, which relays resolve
     try:
         check_address(host, ())
     except ForbiddenAddress:
@@ -74,7 +74,7 @@ def _list(text: str) -> list[Any]:
 
 
 def told_by_option(error: DuemqError) -> str:
-    """The text of an API error, with the option instead of the field at its start."""
+    """The text of an API error. If it begins with a field, the option is named instead."""
 
     def named(field: re.Match[str]) -> str:
         return f"{_OPTIONS[field[1]]} {field[2]}" if field[2] else _OPTIONS[field[1]]
@@ -93,7 +93,8 @@ def _value(text: str) -> Any:
 def credentials_of(
     file: Path | None, username: str | None, password_stdin: bool, token_stdin: bool
 ) -> dict[str, Any] | None:
-    """None without any such option. Secrets come from a file or stdin: other users can see a process's command line."""
+    """The credentials in these options; None without any of them. Secrets come from a file or stdin, because other
+    users can see the command line of a process."""
     if password_stdin and token_stdin:
         raise typer.BadParameter("only one secret can be read from stdin", param_hint="--token-stdin")
     if file is None and username is None and not password_stdin and not token_stdin:

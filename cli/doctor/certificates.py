@@ -18,7 +18,7 @@ _SOON = timedelta(days=30)
 
 
 class NamedFile(NamedTuple):
-    """`setting`: such as kafka.ca_file."""
+    """A file that a setting names. `setting`: the setting's name, such as kafka.ca_file."""
 
     setting: str
     path: Path
@@ -35,7 +35,7 @@ def files_of(settings: Settings) -> list[NamedFile]:
 
 
 def check_certificates(settings: Settings, now: datetime | None = None) -> Iterator[Finding]:
-    """`now`: with its zone; None means the current time."""
+    """Check all certificates and keys. `now`: a time with its zone; None means the current time."""
     files, now = files_of(settings), now or datetime.now(UTC)
     for file in files:
         yield from _check_file(file, now)
@@ -47,7 +47,7 @@ def check_certificates(settings: Settings, now: datetime | None = None) -> Itera
 
 
 def _check_file(file: NamedFile, now: datetime) -> Iterator[Finding]:
-    from cryptography.x509 import load_pem_x509_certificates  # takes 50 ms
+    from cryptography.x509 import load_pem_x509_certificates  # the import takes 50 ms
 
     setting, path = file
     try:

@@ -1,4 +1,4 @@
-"""`duemq doctor`: problems of this machine, and their remedies."""
+"""`duemq doctor`: finds problems on this machine, and suggests remedies."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _find(options: dict[str, Any], config: Path | None, role: Role | None) -> tu
     from duemq.cli.settings.settings import Settings
     from duemq.model.errors import BadConfig
 
-    logging.disable(logging.CRITICAL)  # log lines of a server's parts are reported as findings
+    logging.disable(logging.CRITICAL)  # problems that a server's parts would log are reported as findings
     try:
         settings = Settings.load(config, options)
     except BadConfig as refused:

@@ -1,4 +1,4 @@
-"""Settings that contradict each other, or that a production system should not have."""
+"""Finds settings that contradict each other, or that a production system should not have."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def role_of(settings: Settings) -> Role:
 
 
 async def examine(settings: Settings, role: Role) -> AsyncIterator[Finding]:
-    """Changes nothing, and needs no lock: the server may be running."""
+    """Run all checks. They change nothing and need no lock, so the server may be running."""
     for finding in _of_machine(settings, role):
         yield finding
     shards = settings.shards if "shards" in settings.model_fields_set else None
@@ -78,7 +78,7 @@ def _prefix(settings: Settings, role: Role) -> str:
 
 
 async def _brokers(settings: Settings, shards: int | None, prefix: str) -> AsyncIterator[Finding]:
-    from duemq.bus.kafka.inspection import Inspection  # aiokafka takes 70 ms that the embedded log does not need
+    from duemq.bus.kafka.inspection import Inspection  # aiokafka takes 70 ms; the embedded log does not need it
 
     try:
         inspection = await Inspection.open(kafka_options(settings, prefix), wall_clock)

@@ -18,7 +18,7 @@ _VOLATILE = frozenset(("tmpfs", "ramfs"))
 
 
 def check_folder(path: Path, marks: Watermarks) -> Iterator[Finding]:
-    """A node with workers has one folder per worker below `path`."""
+    """Check the data folder `path`. A node with workers has one folder per worker below it."""
     workers = sorted(path.glob("worker-*")) if not (path / META).exists() else []
     for folder in workers or [path]:
         yield from _one(folder)
@@ -81,7 +81,7 @@ def _file_system(path: Path) -> Iterator[Finding]:
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The type of the file system of an absolute path, by the lines of /proc/mounts; empty if unknown."""
+    """The type of the file system that contains an absolute path, from the lines of /proc/mounts; empty if unknown."""
     best = ("", "")
     for line in mounts.splitlines():
         fields = line.split(" ")

@@ -1,4 +1,4 @@
-"""Checks the brokers, duemq's own topics on them, and the offset between their clocks and this one."""
+"""Checks the brokers, duemq's own topics on them, and the offset between their clocks and this machine's clock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, LEDGER
 from duemq.model.errors import DuemqError
 from duemq.model.topics.topic_names import TopicNames
 
-_FAR_SHARE = 0.5  # share of the bound above which a clock's offset gets a warning
+_FAR_SHARE = 0.5  # share of the bound above which a clock's offset is reported as a warning
 
-_LONGEST_TRANSACTION_MS = 60_000  # the default timeout of Java's clients; a lower limit would refuse them
+_LONGEST_TRANSACTION_MS = 60_000  # the default timeout of Java's clients, which a lower limit would refuse
 
 
 class TopicFacts(Protocol):
-    """`trouble`: partitions that cannot be written, with the reasons."""
+    """`trouble`: partitions that cannot be written to, with the reasons."""
 
     @property
     def partitions(self) -> int: ...
@@ -44,7 +44,8 @@ async def check_brokers(
     shards: int | None,
     names: TopicNames = TopicNames(),  # noqa: B008  # a value
 ) -> AsyncIterator[Finding]:
-    """`shards`: of the cluster, None if unknown here. `names`: of its topics on the brokers."""
+    """Check the brokers. `shards`: the cluster's number of shards, None if unknown here. `names`: the names of the
+    cluster's topics on the brokers."""
     count, copies = brokers.brokers(), settings.kafka.replication_factor
     if count < copies:
         yield error(

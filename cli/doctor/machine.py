@@ -16,7 +16,7 @@ from pathlib import Path
 from duemq import __version__
 from duemq.cli.doctor.finding import Finding, error, ok, warning
 
-_FILES = 4096  # for the log, each shard, and some connections
+_FILES = 4096  # enough for the log, each shard, and some connections
 _UNIT_FIELDS = ("LoadState", "Type", "WatchdogUSec", "NotifyAccess", "LimitNOFILE", "Restart", "NRestarts")
 _RESTARTS = 3
 # struct timex of Linux: the status comes after modes, offset, freq, maxerror and esterror.
@@ -33,7 +33,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def _server_packages() -> list[str]:
-    """Names of the distributions that the extra `server` requires on this machine."""
+    """The names of the distributions that the extra `server` requires on this machine."""
     try:
         texts = requires("duemq") or []
     except PackageNotFoundError:
@@ -65,7 +65,7 @@ def check_clock() -> Finding:
 
 
 def is_synchronised() -> bool | None:
-    """As reported by the kernel; None if it does not report it."""
+    """Whether the kernel reports that the clock is synchronised; None if it does not report this."""
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
         failed = ctypes.CDLL(None).adjtimex(timex) < 0

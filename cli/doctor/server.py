@@ -45,7 +45,7 @@ def _key(settings: Settings) -> dict[str, str]:
 
 
 def _own_certificate(cert: str, key: str) -> ssl.SSLContext:
-    """Presents the server's own certificate, if the server asks for one. Other checks judge that certificate."""
+    """A context that presents the server's own certificate, if the server asks for one. Other checks judge it."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(cert, key or None)

@@ -14,7 +14,7 @@ _SUBJECT = "settings file"
 
 
 def check_settings_file(path: Path) -> Iterator[Finding]:
-    """Whether other users may read the secrets in a valid file."""
+    """Check whether other users may read the secrets in a valid file."""
     document = tomllib.loads(path.read_text("utf-8"))
     yield _judge(path, list(_secrets_in(document)))
     for name, fields in document.get("destinations", {}).items():
@@ -30,7 +30,7 @@ def _judge(path: Path, secrets: list[str]) -> Finding:
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[str]:
-    """Names of the given secrets; a command never prints their values."""
+    """The names of the secrets that are given. Their values are never printed."""
     for name, section in document.items():
         if not isinstance(section, Mapping):
             continue

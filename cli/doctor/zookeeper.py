@@ -1,4 +1,4 @@
-"""Reads ZooKeeper and its records of the cluster. Creates nothing there."""
+"""Reads ZooKeeper's records of the cluster. Creates nothing there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUBJECT = "zookeeper"
 async def examine_zookeeper(
     options: ZooKeeperOptions, cluster: str
 ) -> tuple[ClusterIdentity | None, Sequence[str] | None]:
-    """The cluster's shared identity, and the names of its live nodes; None for what does not exist yet.
+    """The cluster's shared identity, and the names of its live nodes; each is None if it does not exist yet.
 
     Raises Unavailable and BadConfig.
     """

@@ -81,7 +81,6 @@ def _hand_over(client: Admin, file: Path, link: bool) -> FileImport:
     try:
         metadata = asdict(summary_of(file))
     except BadDelayFile as error:
-        # The server repeats the path: drop it.
         raise BadDelayFile(f"{file}: {error}") from error
     return client.import_file(str(file), link=link, **metadata)
 

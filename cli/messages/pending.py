@@ -143,12 +143,12 @@ def filters(
 
 
 def page_size(limit: int, everything: bool) -> int:
-    """One more than is shown, to find out whether there are more."""
+    """The size of a page: one message more than is shown, to find out whether there are more."""
     return 1000 if everything else min(limit + 1, 1000)
 
 
 def show_list(listing: Iterable[Message], limit: int | None, as_json: bool, wide: bool, short: Sequence[str]) -> None:
-    """Print messages. `limit` None shows all. `short`: columns in a terminal, unless `wide`."""
+    """Print messages. `limit`: None shows all. `short`: the columns in a terminal, unless `wide`."""
     shown = iter(listing)
     messages = islice(shown, limit)
     if as_json:

@@ -101,7 +101,7 @@ def _payload(payload: str | None, file: Path | None) -> bytes:
     if payload is not None:
         return payload.encode(
             "utf-8", "surrogateescape"
-        )  # bytes of the command line that are not UTF-8 are kept as they are
+        )  # bytes on the command line that are not UTF-8 are sent as they are
     if file is not None and str(file) != "-":
         return file.read_bytes()
     if file is None and sys.stdin.isatty():

@@ -12,8 +12,8 @@ from duemq.model.printable import escaped
 
 
 def show_story(document: dict[str, Any], as_json: bool) -> None:
-    """Print the message's place in its topic, and each reader's work on it: one row per event, and one for the current
-    state."""
+    """Print the message's position in its topic, and each reader's work on it: a row per event, and a row for the
+    current state."""
     if as_json:
         echo_json(document)
         return

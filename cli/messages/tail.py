@@ -41,7 +41,7 @@ def tail(
     Without --consumer and --from-start only new ones. A lost connection is resumed where it broke.
     With --consumer a record counts as seen once it is printed; after a crash the last ones are printed again.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, so that the position is stored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the position is stored
     with connected(url, as_json) as client:
         place = TailPosition(client, topic, consumer)
         try:
@@ -59,7 +59,7 @@ def tail(
 
 
 def _newest(client: Client, topic: str, needed: bool) -> str | None:
-    """The end of the topic. None, with a note, if it has no records yet: a misspelled topic never has any."""
+    """The end of the topic. If it has no records yet: None, with a note, because a misspelled topic never has any."""
     try:
         newest = client.end(topic)
     except DuemqError:
@@ -72,7 +72,7 @@ def _newest(client: Client, topic: str, needed: bool) -> str | None:
 
 
 class TailPosition:
-    """Stores a consumer's cursor: at most twice a second while records arrive, and at the end."""
+    """Stores a consumer's cursor, at most twice a second while records arrive, and at the end."""
 
     INTERVAL_S = 0.5
 
@@ -102,7 +102,7 @@ def _print(record: Record, as_json: bool) -> None:
         when = f"{format_ms(record.timestamp_ms)}\t(no due time)"
     else:
         colour = typer.colors.YELLOW if late >= _LATE_MS else typer.colors.GREEN
-        # Only a deliver-now comes before its due time.
+        # Only a message sent by deliver-now arrives before its due time.
         shown = f"{late:+} ms" if late >= 0 else "now"
         when = f"{format_ms(due)}\t{typer.style(shown, fg=colour)}"
     typer.echo(f"{when}\t{escaped(record.key or '')}\t{payload_text(record.payload, record.is_null)}")

@@ -138,7 +138,7 @@ def _question(key_id: str, keys: Sequence[dict[str, Any]]) -> str:
 
 
 def _asked(make: Callable[[bool], dict[str, Any]], yes: bool, as_json: bool) -> dict[str, Any]:
-    """Create a key, after a question if it is the first one, which shuts out callers without a key."""
+    """Create a key. If it is the first one, ask for confirmation: callers without a key are refused from then on."""
     try:
         return make(yes)
     except Rejected as error:

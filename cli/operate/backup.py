@@ -53,7 +53,7 @@ def backup(
     from duemq.storage.backup.backups import Backups
     from duemq.storage.data_folder import read_info
 
-    now = time.time_ns() // 1_000_000  # messages accepted from now on need not be in it
+    now = time.time_ns() // 1_000_000  # messages accepted from now on need not be in the backup
     try:
         settings = Settings.load(config, {"data": data})
         info = read_info(settings.data)

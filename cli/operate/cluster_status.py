@@ -48,7 +48,7 @@ def _show(status: Cluster, as_json: bool, watch: bool) -> None:
 
 
 def echo_shards(status: Cluster) -> None:
-    """Each shard's master, its progress, and the lag of its slowest replica."""
+    """Print each shard's master, its progress, and the lag of its slowest replica."""
     lags = {
         shard.number: max((node.lag.get(shard.number, 0) for node in status.nodes), default=0)
         for shard in status.shards
@@ -71,7 +71,7 @@ def _number(value: int | None) -> str:
 
 
 def _age(ms: int | None) -> str:
-    """`0.3s`, `2m`, `5h`: rounded for a reader."""
+    """`0.3s`, `2m`, `5h`: rounded for readers."""
     if ms is None:
         return "-"
     if ms < 60_000:

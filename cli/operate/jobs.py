@@ -15,7 +15,7 @@ from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.cli.times import Zone, duration, when
 
 _MOVES = {"reschedule": "move", "move": "move", "move-with-expiry": "move-with-expiry"}
-"""The API's names of kinds; scripts of older versions may use them."""
+"""The API's names for kinds of jobs; scripts written for older versions may use them."""
 
 app = typer.Typer(help="Start, list, pause, resume and cancel bulk jobs.", no_args_is_help=True)
 

@@ -61,13 +61,13 @@ def lag(
 
     if listen is not None and watch:
         raise typer.BadParameter("use either --watch or --listen", param_hint="--watch")
-    if watch and groups and every is None and groups[-1].replace(".", "", 1).isdecimal():  # the syntax until 0.1
+    if watch and groups and every is None and groups[-1].replace(".", "", 1).isdecimal():  # the syntax up to 0.1
         raise typer.BadParameter(f"it takes no number; use --watch --every {groups[-1]}", param_hint="--watch")
     address = None if listen is None else _address(listen)
     settings = startup.begin(config, {"kafka.bootstrap": kafka}, further, log_level="warning")
     if not settings.kafka.bootstrap:
         raise typer.BadParameter("name the brokers, or set kafka.bootstrap", param_hint="--kafka")
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # its errors are reported in one line
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # we report its errors in one line
     what = _What(groups or None, topic or None, tags)
     try:
         options = kafka_options(settings)
@@ -81,7 +81,7 @@ def lag(
 
 
 class _What(NamedTuple):
-    """What to read. None: all."""
+    """What to read; None means all."""
 
     groups: list[str] | None
     topics: list[str] | None
@@ -89,7 +89,7 @@ class _What(NamedTuple):
 
 
 async def _show(reader: LagReader, what: _What, every_s: float | None, partitions: bool, as_json: bool) -> None:
-    """`every_s` None: only once."""
+    """Print the lag every `every_s` seconds; None: only once."""
     import asyncio
     import time
     from contextlib import suppress

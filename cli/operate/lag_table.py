@@ -13,8 +13,8 @@ _NOTHING = "-"
 
 
 def echo_lag(groups: Sequence[GroupLag], *, by_partition: bool, tags: str | None) -> None:
-    """LAG, IN HAND and AVAILABLE are offsets, each with the age of its oldest message; in a pipe the age is a separate
-    column."""
+    """Print a table. LAG, IN HAND and AVAILABLE are offsets, each with the age of the oldest message; in a pipe, the
+    age is a separate column."""
     columns = ["GROUP", "MEMBERS", "TOPIC", *["PARTITION"] * by_partition, "LAG", "IN HAND", "AVAILABLE"]
     columns += [*["MATCHING"] * (tags is not None), "NOTE"]
     echo_table(columns, (row for group in groups for row in _rows(group, by_partition, tags is not None)))
@@ -70,7 +70,7 @@ def _note(topic: TopicLag, partitions: Iterable[PartitionLag]) -> str:
 
 
 def number_text(value: int | None) -> str:
-    """With thousands separators in a terminal, plain digits in a pipe. Empty if unknown."""
+    """A number with thousands separators in a terminal, and plain digits in a pipe; empty if it is unknown."""
     if value is None:
         return ""
     return f"{value:,}" if sys.stdout.isatty() else str(value)
@@ -82,7 +82,7 @@ def matching_text(matches: Matches) -> str:
 
 
 def age_text(ms: int) -> str:
-    """`340ms`, `5.2s`, `3m`, `5h`, `4d`: rounded for a reader."""
+    """`340ms`, `5.2s`, `3m`, `5h`, `4d`: rounded for readers."""
     if ms < 1000:
         return f"{ms}ms"
     if ms < 60_000:

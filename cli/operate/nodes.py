@@ -1,4 +1,4 @@
-"""`duemq node ls`, `drain` and `resume`. (`duemq node` alone starts one: `cli/run/node.py`.)"""
+"""`duemq node ls`, `drain` and `resume`. (`duemq node` alone starts a node: `cli/run/node.py`.)"""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def resume(name: NodeName, url: Url = None, as_json: AsJson = False) -> None:
 
 
 def _wait_for_nothing(client: Admin, name: str, within_s: float) -> tuple[int, ...]:
-    """The shards that the node is still master of, once there are none or time is up."""
+    """Wait until the node is master of no shard, or time is up. Returns the shards that it is still master of."""
     deadline = time.monotonic() + within_s
     while (left := _shards_of(client, name)) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -78,5 +78,5 @@ def _wait_for_nothing(client: Admin, name: str, within_s: float) -> tuple[int, .
 
 
 def _shards_of(client: Admin, name: str) -> tuple[int, ...]:
-    """A node that is gone is master of no shards."""
+    """The shards that a node is master of; none if the node is gone."""
     return next((node.master_of for node in client.cluster().nodes if node.name == name), ())

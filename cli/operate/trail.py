@@ -1,4 +1,4 @@
-"""`duemq trail`: the trail of acts and denials."""
+"""`duemq trail`: the trail of changes and denied requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq verify`: checks a data folder at rest."""
+"""`duemq verify`: checks the data folder of a stopped server."""
 
 from __future__ import annotations
 

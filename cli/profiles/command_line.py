@@ -1,4 +1,4 @@
-"""The options that name a server and the caller's credentials: one list for all commands, before or after the command.
+"""The options for the server and the caller's credentials: one list for all commands, before or after the command.
 
 A command that talks to a server has a parameter `url: Url`; `CommandLine` adds the other options. While the command
 runs, the environment has the effective values, for the SDK and for child processes.
@@ -27,7 +27,7 @@ _VARIABLES: Final = {
 }  # fmt: skip
 _MAX_KEY: Final = 8 << 10
 _TOGETHER: Final = (("api_key", "api_key_file"), ("cert_file", "key_file"))
-"""Pairs that are replaced together: a certificate only fits its own key."""
+"""Pairs that are replaced together: a certificate fits only its own key."""
 
 _given: ContextVar[Mapping[str, str]] = ContextVar("given", default=MappingProxyType({}))
 
@@ -73,7 +73,7 @@ def _options(
 
 
 class CommandLine(CommandGroup):
-    """The root of the commands. Adds the connection options to itself and to each command that connects."""
+    """The root of the commands. It adds the connection options to itself and to each command that connects."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -103,7 +103,7 @@ def _before_command(callback: Callable[..., Any] | None, names: list[str]) -> Ca
         _given.set(given)
         for name, path in given.items():
             if name.endswith("_file") and name in _VARIABLES:
-                os.environ[_VARIABLES[name]] = path  # also for commands that do not connect: their children may
+                os.environ[_VARIABLES[name]] = path  # even if the command does not connect: its children may
         if callback is not None:
             callback(**values)
 
@@ -129,7 +129,7 @@ def _connecting(callback: Callable[..., Any], names: list[str]) -> Callable[...,
 
 
 def _without_connection(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuses options that would be ignored: `duemq --profile prod backup` would back up this machine."""
+    """Refuse options that would be ignored: `duemq --profile prod backup` would back up this machine."""
 
     @functools.wraps(callback)
     def command(**values: Any) -> Any:
@@ -148,17 +148,17 @@ def given_options() -> Mapping[str, str]:
 
 
 def typed_options(ctx: typer.Context) -> dict[str, str]:
-    """The same for a command line that is being typed."""
+    """The connection options on a command line that is being typed."""
     both = {**ctx.find_root().params, **{name: value for name, value in ctx.params.items() if value is not None}}
     return {name: both[name] for name in (*_VARIABLES, "api_key_file") if both.get(name) is not None}
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The effective connection values: options, environment, profile; the earlier wins. Includes the key's text, and
-    the name of the profile in use as `profile`.
+    """The effective connection values, from options, environment and profile; earlier ones override later ones. They
+    include the text of the key, and the name of the profile in use as `profile`.
 
-    A profile stands for one server: it is used as a whole, or not at all if a URL is given otherwise. A profile named
-    by an option wins over the environment. Raises BadConfig for a profile or a key file that cannot be used.
+    A profile stands for one server: it is used as a whole, or not at all if the URL comes from elsewhere. A profile
+    named by an option overrides the environment. Raises BadConfig for a profile or a key file that cannot be used.
     """
     if "url" in given and "profile" in given:
         raise typer.BadParameter("--url and --profile both name a server: give one of them", param_hint="--profile")

@@ -1,4 +1,4 @@
-"""The profiles of a user: servers, and how to reach them. One TOML file in the user's folder."""
+"""A user's profiles: servers, and how to reach them. They are in one TOML file in the user's folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def profiles_path() -> Path:
 
 
 class Profiles:
-    """`current` is the name of the default profile; "": none."""
+    """`current`: the name of the default profile; empty if there is none."""
 
     def __init__(self, path: Path, current: str, profiles: dict[str, dict[str, str]]) -> None:
         self.path, self.current, self.profiles = path, current, profiles
@@ -63,8 +63,8 @@ class Profiles:
     @classmethod
     @contextmanager
     def change(cls) -> Iterator[Self]:
-        """The profiles, for changes: written at the end of the block, as a whole and readable only by this user."""
-        import fcntl  # no other command needs it, and Windows has none
+        """The profiles, to change in the block. At its end they are written as a whole, readable only by this user."""
+        import fcntl  # no other command needs it, and Windows does not have it
 
         folder = profiles_path().parent
         try:
@@ -81,12 +81,12 @@ class Profiles:
             raise BadConfig(f"the profiles in {folder} cannot be written: {error.strerror}") from error
 
     def _write(self) -> None:
-        target = self.path.resolve()  # a link stays a link
+        target = self.path.resolve()  # if the path is a symbolic link, it remains one
         lines = [_HEAD, *((f"current = {json.dumps(self.current)}\n",) if self.current else ())]
         for name, fields in sorted(self.profiles.items()):
             lines.append(f"\n[profiles.{name}]\n")
             lines += (f"{field} = {json.dumps(value, ensure_ascii=False)}\n" for field, value in fields.items())
-        import tempfile  # 5 ms
+        import tempfile  # takes 5 ms
 
         number, temporary = tempfile.mkstemp(dir=target.parent, prefix=".profiles-")  # mode 0600
         try:

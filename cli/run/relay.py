@@ -1,4 +1,4 @@
-"""`duemq relay`: sends messages delivered to topics of Kafka to destinations."""
+"""`duemq relay`: sends messages that were delivered to topics on Kafka to destinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files with the credentials of a destination: TOML, or JSON if the name ends in `.json`."""
+"""Reads files with the credentials for a destination: TOML, or JSON if the name ends in `.json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duemq.model.errors import BadConfig
 
 
 def read_credentials_file(path: Path) -> dict[str, Any]:
-    """Its contents, unchecked. Raises BadConfig, which quotes nothing from the file."""
+    """The contents of a file, unchecked. Raises BadConfig, which quotes nothing from the file."""
     try:
         text = path.read_text("utf-8")
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""The settings sections `[destinations.NAME]`: destinations declared at the start."""
+"""The settings sections `[destinations.NAME]`: destinations that are declared when a server starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDestination:
-    """`credentials`: None if the settings give none; then existing ones stay."""
+    """`credentials`: None if the settings have none; existing credentials then stay."""
 
     destination: Destination
     credentials: Credentials | None
@@ -53,7 +53,7 @@ def _read(name: str, section: object) -> DeclaredDestination:
 
 
 def _credentials(section: Mapping[str, Any]) -> Credentials | None:
-    """Those of the file, overridden by those in the section or the environment."""
+    """The credentials in the file, overridden by those in the section or the environment."""
     if not section.keys() & set(_BESIDE):
         return None
     own = section.get("credentials", {})
@@ -67,7 +67,7 @@ def _credentials(section: Mapping[str, Any]) -> Credentials | None:
 
 
 def _values(value: Any) -> Any:
-    """Converts texts from the environment: lists with commas, numbers, switches."""
+    """Convert texts from the environment: lists with commas, numbers, switches."""
     if not isinstance(value, Mapping):
         return value
     return {key: _value(key, each) for key, each in value.items()}
@@ -85,7 +85,7 @@ def _value(key: str, value: Any) -> Any:
 
 
 def with_names_of(names: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables' values, under the file's names: names of variables are lower-cased, and have no hyphens."""
+    """The variables' values under the names in the file: variable names are in lower case here, and have no hyphens."""
     spelt = {name.lower().replace("-", "_"): name for name in names}
     return {spelt.get(name, name): value for name, value in variables.items()}
 

@@ -22,7 +22,7 @@ _KEY = re.compile(r"""\s*([\w."'-]+)\s*=""")
 
 class OriginOfSetting(NamedTuple):
     """`value`: as in JSON, durations in ms; a secret is `HIDDEN`, or empty. `text`: as in the file. `sources`: all
-    places that set it, the effective one first; empty: it is the default."""
+    places that set the value, the effective one first; empty means the default."""
 
     key: str
     value: Any
@@ -31,7 +31,7 @@ class OriginOfSetting(NamedTuple):
 
 
 def origins(layers: Layers) -> Iterator[OriginOfSetting]:
-    """All effective settings, in the order of the file in `conf`. Raises BadConfig."""
+    """All effective settings, in the order of `conf/duemq.toml`. Raises BadConfig."""
     settings = Settings.of(layers)
     lines = _line_numbers(layers.path)
     for name, field in Settings.model_fields.items():
@@ -56,7 +56,7 @@ def _origin(
         value = str(value)
     elif isinstance(value, tuple):
         value = list(value)
-    # A list of durations has the mark on the type of its items.
+    # For a list of durations, the mark is on the type of the items.
     marks = [
         *field.metadata,
         *(mark for item in get_args(field.annotation) for mark in getattr(item, "__metadata__", ())),
@@ -81,7 +81,7 @@ def _sources(path: tuple[str, ...], layers: Layers, lines: Mapping[tuple[str, ..
     if _given(layers.environment, path):
         yield variables.PREFIX + variables.DELIMITER.join(path).replace("-", "_").upper()
     if _given(layers.file, path):
-        # A key in an inline table has the table's line.
+        # A key in an inline table is reported with the line of the table.
         line = next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), None)
         yield f"{layers.path}:{line}" if line else str(layers.path)
 

@@ -1,7 +1,8 @@
-"""The settings: one frozen value, created once at start. Only this module reads the environment for them.
+"""The settings: one frozen value, created once at the start. Only this module reads the environment for them.
 
-Later ones win: defaults, the TOML file (`--config`, or `DUEMQ_CONFIG`), the environment (`DUEMQ_LISTEN`,
-`DUEMQ_LIMITS__MAX_DELAY`), the command line. `conf/duemq.toml` has every key with its default and meaning.
+Later sources override earlier ones: defaults, the TOML file (`--config`, or `DUEMQ_CONFIG`), the environment
+(`DUEMQ_LISTEN`, `DUEMQ_LIMITS__MAX_DELAY`), the command line. `conf/duemq.toml` has every key with its default and
+meaning.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SECRETS = frozenset(("password", "token", "s3_secret_key", "client_secret"))
 
 
 class Layers(NamedTuple):
-    """The sources of settings, nested as in the file; later ones win. `path`: the file, None without one."""
+    """The sources of settings, nested as in the file; later ones override earlier ones. `path`: the file, or None."""
 
     path: Path | None
     file: Mapping[str, Any]
@@ -82,7 +83,7 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
-        """The effective settings. `overrides` (from the command line) are nested as in the file; None = not given.
+        """The effective settings. `overrides` (from the command line) are nested as in the file; None means not given.
 
         Raises BadConfig, which names each wrong key, its value and the allowed values.
         """
@@ -110,9 +111,9 @@ class Settings(BaseModel):
 
     @classmethod
     def strange_variables(cls) -> list[str]:
-        """A sentence for each environment variable that has the prefix of settings and is none. `load` ignores them, or
-        with DUEMQ_STRICT_ENV=1 refuses them: other programs may have such variables, but a misspelt name would be
-        ignored silently."""
+        """A sentence for each environment variable that has the prefix of settings but is not a setting. `load` ignores
+        these variables, because other programs may have such variables. With DUEMQ_STRICT_ENV=1 it refuses them, so
+        that a misspelt name is not ignored silently."""
         return variables.strangers(os.environ, cls)
 
     @property
@@ -168,7 +169,7 @@ def _explain(problem: ErrorDetails) -> str:
         return f"{key} is not a setting; {_known_keys(section)}"
     rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
     default = None if path else getattr(Settings(), last, None)
-    whole = isinstance(default, BaseModel)  # a section: it may hold secrets
+    whole = isinstance(default, BaseModel)  # a section, which may contain secrets
     if isinstance(default, BaseModel) and problem["type"] == "model_type":
         rule = f"it is a section: set its keys, such as {key}.{next(iter(type(default).model_fields))}"
     secret = last in _SECRETS or "api_keys" in key or key.startswith("destinations")

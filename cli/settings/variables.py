@@ -1,4 +1,4 @@
-"""Environment variables with our prefix: which are settings, and where the others come from."""
+"""Reads environment variables with our prefix: which are settings, and which come from elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_SETTINGS = frozenset(
     )
 )  # fmt: skip
 
-# Kubernetes sets these in each pod, for each service of its namespace whose name begins with `duemq`.
+# Kubernetes sets these in each pod, for each service in its namespace whose name begins with `duemq`.
 _SERVICE = re.compile(
     r"DUEMQ_(?:.+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
 )
@@ -28,7 +28,7 @@ _SERVICE_URL = re.compile(r"DUEMQ_(?:.+_)?PORT=(?:tcp|udp|sctp)://.*", re.DOTALL
 
 
 def is_of_kubernetes(name: str, value: str) -> bool:
-    """Whether it describes a service, such as DUEMQ_NODE_SERVICE_HOST for one called duemq-node."""
+    """Whether the variable describes a service, such as DUEMQ_NODE_SERVICE_HOST for a service called duemq-node."""
     name = name.upper()
     return _SERVICE.fullmatch(name) is not None or _SERVICE_URL.fullmatch(f"{name}={value}") is not None
 
@@ -56,9 +56,9 @@ def values(environment: Mapping[str, str], settings: type[BaseModel]) -> dict[st
 
 
 def strangers(environment: Mapping[str, str], settings: type[BaseModel]) -> list[str]:
-    """A sentence for each variable with our prefix that is neither a setting nor known otherwise.
+    """A sentence for each variable with our prefix that is neither a setting nor otherwise known.
 
-    A variable that names a section is not included: a section's keys are checked with their values.
+    A variable that begins with the name of a section is not included: a section's keys are checked with their values.
     """
     known_names = set(variables(settings))
     sections = {name.upper() for name in (*dict(_sections(settings)), *_tables(settings))}
@@ -83,7 +83,7 @@ def variables(settings: type[BaseModel]) -> Iterator[str]:
 
 
 def _put(layer: dict[str, Any], path: Sequence[str], value: str) -> None:
-    """Put a value at a nested path. If a part of the path already has a text, that text is checked instead."""
+    """Put a value at a nested path. If a part of the path already has a text, the check of that text reports it."""
     *names, last = path
     for name in names:
         inner = layer.setdefault(name, {})
@@ -94,7 +94,7 @@ def _put(layer: dict[str, Any], path: Sequence[str], value: str) -> None:
 
 
 def _tables(settings: type[BaseModel]) -> Iterator[str]:
-    """Settings with one section for each of several names."""
+    """The names of settings that have one section for each of several names."""
     for name, field in settings.model_fields.items():
         if get_origin(field.annotation) is Mapping:
             yield name

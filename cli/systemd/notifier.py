@@ -13,12 +13,12 @@ from time import monotonic
 
 log = logging.getLogger(__name__)
 
-_SLOT = struct.Struct("=dB")  # per worker: when (s, monotonic) it was last healthy, and whether it is ready
+_SLOT = struct.Struct("=dB")  # per worker: when it was last healthy (s, monotonic), and whether it is ready
 _SLOT_BYTES = 16
 
 
 class Board:
-    """The state that processes of one service share: memory created before the fork."""
+    """The state that the processes of one service share, in memory that is created before the fork."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -39,7 +39,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """One process of a service. `watchdog_s`: how often systemd expects a ping; None = it expects none.
+    """Notifies systemd for one process of a service. `watchdog_s`: how often systemd expects a ping; None: never.
 
     Without an `address` nothing is sent.
     """
@@ -51,7 +51,7 @@ class Notifier:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str], workers: int = 1) -> Notifier:
-        """From systemd's variables, which are then removed: they are not meant for child processes."""
+        """The notifier for systemd's variables, which are then removed: they are not meant for child processes."""
         address = environment.pop("NOTIFY_SOCKET", "")
         watchdog_us = environment.pop("WATCHDOG_USEC", "")
         meant = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -66,7 +66,7 @@ class Notifier:
         """Send assignments such as READY=1. A failure is logged, not raised: systemd notices a missing message."""
         if not self.address:
             return
-        # A leading @ stands for the abstract namespace.
+        # A leading @ means the abstract namespace.
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:

@@ -1,6 +1,6 @@
-"""Tells systemd that the service starts, is ready, works and stops.
+"""Notifies systemd when the service starts, is ready, works and stops.
 
-A ping means that the event loop runs and no shard in any process of the service is stuck. Without pings systemd
+A ping means that the event loop runs, and that no shard in any process of the service is stuck. Without pings, systemd
 restarts the service. Unreachable brokers make no shard stuck (`delay/probes/liveness.py`).
 """
 
@@ -21,7 +21,7 @@ _STATUS_CHARS = 200
 
 
 class Watchdog:
-    """`stuck` and `status` are set once they can be asked: see `Backend.stuck` and `Readiness.sentence`."""
+    """`stuck` and `status` are set once they are available: see `Backend.stuck` and `Readiness.sentence`."""
 
     def __init__(self, notifier: Notifier, stopping: asyncio.Event) -> None:
         self._notifier, self._stopping = notifier, stopping
@@ -34,7 +34,7 @@ class Watchdog:
         self._last_status = ""
 
     def ready_after(self, ready: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-        """Waits like `ready`, then tells systemd."""
+        """A function that waits like `ready`, and then notifies systemd."""
 
         async def wait() -> None:
             await ready()
@@ -59,7 +59,7 @@ class Watchdog:
             self._told_ready = True
             assignments.append("READY=1")
         elif not self._told_ready and all_well:
-            # Waiting for brokers may take any time: a restart would not shorten it.
+            # Waiting for brokers may take any time, which a restart would not shorten.
             assignments.append(f"EXTEND_TIMEOUT_USEC={int(_START_S * 1_000_000)}")
         if notifier.watchdog_s is not None and all_well:
             assignments.append("WATCHDOG=1")
@@ -73,13 +73,13 @@ class Watchdog:
 
 @asynccontextmanager
 async def watchdog(notifier: Notifier, stopping: asyncio.Event) -> AsyncIterator[Watchdog]:
-    """A watchdog that runs during the context. Without systemd it does nothing."""
+    """A watchdog that runs inside the context. Without systemd it does nothing."""
     watching = Watchdog(notifier, stopping)
     if not notifier.address:
         yield watching
         return
     if notifier.watchdog_s is not None:
-        faulthandler.enable()  # systemd ends it by SIGABRT: the traceback shows the place
+        faulthandler.enable()  # systemd ends the process by SIGABRT; the traceback then shows the place
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watching.run(), name="watchdog")
         try:

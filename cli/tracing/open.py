@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 async def open_tracing(
     settings: Settings, kind: str, instance: str, metrics: CollectorRegistry
 ) -> AsyncIterator[Tracing | None]:
-    """None if tracing is off. `kind`: serve, node or proxy. Raises BadConfig if the extra is missing."""
+    """The tracing; None if it is off. `kind`: serve, node or proxy. Raises BadConfig if the extra is missing."""
     if not settings.tracing.enabled:
         yield None
         return
     try:
-        from duemq.cluster.tracing.tracing import Tracing  # an extra, and 200 ms
+        from duemq.cluster.tracing.tracing import Tracing  # needs an extra, and takes 200 ms
     except ModuleNotFoundError as error:
         raise BadConfig(
             f"tracing.enabled = true needs {error.name}, which is not installed: pip install 'duemq[otel]'"

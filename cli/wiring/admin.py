@@ -1,4 +1,4 @@
-"""The administration that runs beside a process's work."""
+"""The administration that runs beside the main work of a process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Unavailable
 
-if TYPE_CHECKING:  # not needed by a proxy
+if TYPE_CHECKING:  # a proxy does not need it
     from duemq.delay.node import Node
 
-_FOLDER = "data folder"  # users with access to it
+_FOLDER = "data folder"  # the author of changes by users with access to the folder
 
 Work = Callable[[asyncio.Event], Awaitable[None]]
 
@@ -31,10 +31,10 @@ def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
 
 
 def beside(admin: Administration, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
-    """The work, with the administration beside it while it runs.
+    """The work, with the administration running beside it.
 
-    Before the work is asked to end, the others and the trail are cancelled and have ended, so that their last writes
-    find the log open.
+    Before the work is asked to end, the others and the trail are cancelled and awaited, so that the log is still open
+    for their last writes.
     """
 
     async def run(shut: asyncio.Event) -> None:
@@ -60,7 +60,7 @@ async def _run(work: Callable[[], Awaitable[object]]) -> None:
 
 
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:
-    """Waits until both are set."""
+    """A function that waits until both events are set."""
 
     async def wait() -> None:
         await first.wait()
@@ -70,7 +70,7 @@ def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[
 
 
 def key_maker(admin: Administration) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
-    """Creates keys for users with access to the data folder."""
+    """A function that creates keys for users with access to the data folder."""
 
     async def make(fields: dict[str, Any]) -> dict[str, Any]:
         made = await admin.keys.make(fields, _FOLDER, checked=True)

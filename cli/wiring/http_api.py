@@ -32,11 +32,11 @@ if TYPE_CHECKING:  # an extra
 log = logging.getLogger(__name__)
 
 CONSOLE = "/console/"
-"""Path of the pages served by `http_api`."""
+"""The path of the pages that `http_api` serves."""
 
 
 class HttpApi(NamedTuple):
-    """`jobs`: runs bulk jobs. `declared`: declares the destinations of the settings."""
+    """`jobs`: runs bulk jobs. `declared`: declares the destinations in the settings."""
 
     app: Application
     gateway: Gateway
@@ -57,8 +57,8 @@ def http_api(
 ) -> HttpApi:
     """The HTTP API in front of a backend, and its background work.
 
-    `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`: of the relays. `ended`: of the
-    relay in this process, and `leases` of its groups. Logs whether API keys are required.
+    `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`, `ended`, `leases`: see
+    `FiguresOf`, `Ended` and `LeasesOf`. Logs whether API keys are required.
     """
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:

@@ -11,7 +11,7 @@ from duemq.storage.object_store import ObjectStore, is_object
 
 
 def import_policy(settings: Settings) -> ImportPolicy:
-    """The files that may be imported: the same rules in the HTTP API and on the nodes."""
+    """The rules for the files that may be imported. They are the same in the HTTP API and on the nodes."""
     own = settings.limits
     limits = ImportLimits(
         max_payload_bytes=own.max_payload_bytes,

@@ -1,4 +1,4 @@
-"""Log lines: a sentence plus fields, as text for people or as JSON for machines. Times are marked as UTC."""
+"""Log lines: a sentence with fields, as text for readers or as JSON for programs. Times are marked as UTC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", 
 
 
 class LogFormatter(logging.Formatter):
-    """Text, with times such as 2026-11-22T13:30:34.049Z: comparable between machines and across clock changes."""
+    """Writes times such as 2026-11-22T13:30:34.049Z, comparable between machines and across clock changes."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -23,7 +23,7 @@ class LogFormatter(logging.Formatter):
 
 
 class TextLines(LogFormatter):
-    """A line for people. Quoted text, such as a caller's, can neither start a line nor move the cursor."""
+    """Lines for readers. Quoted text, such as a caller's, can neither start a line nor move the cursor."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return escaped(super().formatMessage(record))

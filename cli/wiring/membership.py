@@ -14,7 +14,7 @@ from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.model.topics.topic_names import DEFAULT_CLUSTER, OWN, prefix_of
 
-_SHARDS = 4  # the default of a new cluster: enough for a few nodes to share
+_SHARDS = 4  # the default for a new cluster: enough for a few nodes to share
 
 
 async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry:
@@ -25,8 +25,8 @@ async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry
 
 
 async def prefix_for_relay(settings: Settings, opened: AsyncExitStack, stop: asyncio.Event) -> str | None:
-    """The cluster's prefix, for a process that needs nothing else of its identity; None if stopped. Raises BadConfig if
-    the prefix is unknown."""
+    """The cluster's prefix, for a process that needs nothing else from the identity; None if stopped. Raises BadConfig
+    if the prefix is unknown."""
     if settings.kafka.prefix or settings.cluster == DEFAULT_CLUSTER:
         return settings.kafka.prefix or OWN
     if not settings.zookeeper.hosts:
@@ -42,7 +42,8 @@ async def prefix_for_relay(settings: Settings, opened: AsyncExitStack, stop: asy
 async def shared_identity(
     directory: Registry, settings: Settings, stop: asyncio.Event, *, makes: bool
 ) -> ClusterIdentity | None:
-    """The cluster's shared identity. A process that may create it does so; others wait for it, None if stopped."""
+    """The cluster's shared identity; None if stopped. A process creates it if that is its task (`makes`) or if its
+    settings have `shards`; other processes wait for it."""
     if "shards" in settings.model_fields_set:
         return check_prefix(settings, await directory.identity(settings.shards))
     identities: list[ClusterIdentity] = []

@@ -54,7 +54,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
 
 
 def _copies(settings: Settings) -> int:
-    """Default number of replicas with a copy of an imported file: as many as the brokers keep of other messages."""
+    """How many replicas have a copy of an imported file: by default as many as brokers must have of other messages."""
     return settings.delay_files.import_replicas or settings.kafka.min_insync_replicas
 
 

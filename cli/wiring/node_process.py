@@ -53,7 +53,7 @@ def _told_host(advertise: str, bound: str) -> str:
     except ValueError:
         if ":" in host or "/" in host:
             raise BadConfig(f"node.advertise = {advertise!r}: it must be a host without a port") from None
-        return host  # a name
+        return host  # a host name
     if (getattr(address, "ipv4_mapped", None) or address).is_unspecified:
         key = "node.advertise" if advertise else "node.listen"
         raise BadConfig(
@@ -71,7 +71,7 @@ async def run_node(
 ) -> None:
     """Run a delay node until SIGINT or SIGTERM. Raises Fatal if it cannot start.
 
-    `worker` of `workers`: this process has a part of the shards, and another name, folder and port than the others.
+    `worker` of `workers`: this process has part of the shards, and its name, folder and port differ from the others'.
     """
     check_cluster(settings)
     name, data, listen = settings.node.name or socket.gethostname(), settings.data, settings.node.listen

@@ -40,16 +40,16 @@ Identity = TypeVar("Identity", bound=ClusterIdentity)
 
 FAILPOINT: Failpoint = no_failpoint
 WALL_CLOCK: Callable[[], int] = wall_clock
-"""Tests of whole processes replace both (`tests/support/node/hooks.py`). No setting does."""
+"""Tests of whole processes replace `FAILPOINT` and `WALL_CLOCK` (`tests/support/node/hooks.py`). No setting does."""
 
 LOOK_AGAIN_S = 0.5
-"""Pause before looking for others again."""
+"""The pause before looking for other processes again."""
 
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # keeps running while a machine is suspended
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs on while the machine is suspended
 
 
 def check_prefix(settings: Settings, identity: Identity) -> Identity:
-    """The identity. Raises BadConfig if kafka.prefix differs: topics keep their names."""
+    """Return the identity. Raises BadConfig if kafka.prefix differs from its prefix: topics keep their names."""
     if settings.kafka.prefix not in ("", identity.prefix):
         raise BadConfig(
             f"kafka.prefix = {settings.kafka.prefix}, but the topics of cluster {settings.cluster} begin with "
@@ -59,8 +59,8 @@ def check_prefix(settings: Settings, identity: Identity) -> Identity:
 
 
 def kafka_options(settings: Settings, prefix: str = OWN) -> KafkaOptions:
-    """`prefix`: of the names of the cluster's topics and groups on the brokers."""
-    from duemq.bus.kafka.options import KafkaOptions  # aiokafka takes 70 ms that the embedded log does not need
+    """The options for Kafka. `prefix`: the prefix of the cluster's topics and groups on the brokers."""
+    from duemq.bus.kafka.options import KafkaOptions  # aiokafka takes 70 ms; the embedded log does not need it
 
     own = settings.kafka
     return KafkaOptions(
@@ -117,7 +117,7 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
 
 
 async def open_bus(settings: Settings, clock: Callable[[], int], prefix: str, abandoned: Collection[str] = ()) -> Bus:
-    """`abandoned`: see `KafkaBus.open`."""
+    """Open the bus on Kafka. `abandoned`: see `KafkaBus.open`."""
     from duemq.bus.kafka.bus import KafkaBus  # as above
     from duemq.bus.kafka.named_bus import NamedBus
 
@@ -127,7 +127,7 @@ async def open_bus(settings: Settings, clock: Callable[[], int], prefix: str, ab
 
 
 def registry() -> CollectorRegistry:
-    """The registry for a process's metrics. Without the `_created` series of each counter and histogram, which would
+    """The registry for a process's metrics, without the `_created` series of each counter and histogram, which would
     double the number of series."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # it holds for the whole process
     metric_registry = CollectorRegistry()
@@ -159,13 +159,13 @@ def http_tls(settings: Settings, metrics: CollectorRegistry) -> ServerTls | None
 
 
 def node_tls(settings: Settings, metrics: CollectorRegistry, host: str) -> ServerTls | None:
-    """The TLS of a node that others know as `host`, or None. Raises BadConfig."""
+    """The TLS of a node that other processes reach as `host`, or None. Raises BadConfig."""
     files, client_auth = _node_files(settings), settings.node.client_auth
     return _server_tls(node_context(files, client_auth, host), files, metrics) if files.cert else None
 
 
 def node_client_tls(settings: Settings) -> FileContext | None:
-    """The TLS with which proxies and nodes reach nodes, or None. Raises BadConfig."""
+    """The TLS that proxies and nodes use to reach nodes, or None. Raises BadConfig."""
     files = _node_files(settings)
     return client_context(files) if files else None
 
@@ -194,7 +194,7 @@ async def reach_brokers(attempt: Callable[[], Awaitable[T]], stop: asyncio.Event
 
 
 def check_cluster(settings: Settings) -> None:
-    """Raises BadConfig if a setting is missing that a cluster needs."""
+    """Raise BadConfig if a setting that a cluster needs is missing."""
     if not settings.kafka.bootstrap:
         raise BadConfig("kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
     if not settings.zookeeper.hosts:
@@ -202,7 +202,7 @@ def check_cluster(settings: Settings) -> None:
 
 
 def check_http_access(settings: Settings) -> None:
-    """Refuse to serve everyone with access to this machine. Raises BadConfig."""
+    """Raise BadConfig if other machines can reach the HTTP API without a key or login, unless http.open is set."""
     http = settings.http
     if not http.api_keys and http.access != "keys" and not http.open and not settings.login.issuer:
         _require_loopback(settings.listen, "http.api_keys", 'http.access = "keys" or http.api_keys')

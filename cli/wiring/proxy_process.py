@@ -48,7 +48,8 @@ async def _learn_of_brokers(
     opened: AsyncExitStack,
     stop: asyncio.Event,
 ) -> tuple[Bus, ClockWatch, TopicStates] | None:
-    """Read from the brokers what a proxy needs to serve; retried while they are unreachable. None if stopped."""
+    """Read from the brokers everything that a proxy needs to serve. This is repeated while they are unreachable. None
+    if stopped."""
 
     async def attempt() -> tuple[Bus, ClockWatch, TopicStates]:
         async with AsyncExitStack() as made:

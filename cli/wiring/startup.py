@@ -37,7 +37,7 @@ Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes on this mac
 def begin(
     config: Path | None, options: dict[str, Any], further: Sequence[str] | None, *, log_level: str | None = None
 ) -> Settings:
-    """The effective settings, including the command line's; also starts logging. `log_level`: overrides theirs.
+    """The effective settings, including the command line's. Also starts logging. `log_level` overrides the setting.
 
     Invalid settings end the process with one line and exit code 1.
     """
@@ -56,7 +56,7 @@ def begin(
 
 
 def nested_options(options: dict[str, Any], further: Sequence[str] | None) -> dict[str, Any]:
-    """The options of a command line, as `Settings.load` takes them. `further`: values of --set."""
+    """The options on a command line, in the form that `Settings.load` needs. `further`: the values of --set."""
     nested: dict[str, Any] = {}
     for key, value in options.items():
         _put(nested, key, value)
@@ -69,14 +69,14 @@ def nested_options(options: dict[str, Any], further: Sequence[str] | None) -> di
 
 
 def keep_private() -> None:
-    """Make files that this process creates from now on, data folders and backups, private to its user."""
+    """Make the files that this process creates from now on (data folders and backups) private to its user."""
     os.umask(0o077)
 
 
 def become_server(workers: int = 1) -> Notifier:
     """Make files created from now on private to this user, and ignore SIGHUP in this process and its children.
 
-    Returns the notifier of systemd, also for the processes that are forked later.
+    Returns systemd's notifier, which processes that are forked later use, too.
     """
     from duemq.cli.systemd.notifier import Notifier
 
@@ -102,11 +102,11 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     from duemq.model.errors import DuemqError, first_of
 
     async def unaffected() -> None:
-        # The end of a terminal, or a log rotation, must not stop the server.
+        # Closing a terminal, or a log rotation, must not stop the server.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore)
         await main
 
-    gc.freeze()  # nearly all objects so far were imported, and stay
+    gc.freeze()  # nearly all objects so far come from imports, and are never freed
     gc.enable()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -17,13 +17,14 @@ _INIT = 1
 
 
 def run_workers(count: int, run: Run) -> None:
-    """Call `run` in this process (with None), or for a count above 1 in as many children, with their numbers.
+    """Call `run` in this process (with None), or, if `count` is above 1, in that many child processes, with their
+    numbers.
 
-    As process 1 of a container it always uses children: process 1 inherits all orphans, and has to wait for them, or
-    they stay as zombies.
+    As process 1 in a container it always uses child processes: process 1 inherits all orphans and has to wait for them,
+    or they stay as zombies.
 
-    Returns when all have ended on request. If one ends unasked, the others are stopped, and the exit code is 1 (of a
-    single one its own): the supervisor notices at once, and restarts all.
+    Returns when all have ended on request. If one ends without a request, the others are stopped, and the exit code is
+    1 (if there is only one, its own code): the supervisor notices at once, and restarts all.
     """
     if count > 1:
         _watch(range(count), run)
@@ -34,10 +35,10 @@ def run_workers(count: int, run: Run) -> None:
 
 
 def _watch(numbers: Sequence[int | None], run: Run) -> None:
-    """Fork, then handle one signal after the other.
+    """Fork, then handle one signal after another.
 
-    All signals are blocked and awaited. With handlers, a signal that arrives just before `os.wait` sleeps would not be
-    handled until a worker ends.
+    All signals are blocked and awaited. With handlers, a signal that arrives immediately before `os.wait` sleeps would
+    not be handled until a worker ends.
     """
     awaited = {*_SIGNALS, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -68,7 +69,7 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
             if child not in children:
                 continue  # an orphan that this process inherited
             children.discard(child)
-            if end_signals and (ended == 0 or -ended in end_signals):  # the latter if it had no handlers yet
+            if end_signals and (ended == 0 or -ended in end_signals):  # the latter if the child had no handlers yet
                 continue
             if len(numbers) == 1:
                 code = ended if ended >= 0 else 128 - ended  # as shells do
@@ -83,11 +84,11 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """Does nothing: an ignored signal could not be awaited."""
+    """Do nothing. This is a handler, because an ignored signal could not be awaited."""
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:
-    """Process ids and exit codes of all ended children: several signals of one number arrive as one."""
+    """The ids and exit codes of all ended children, because several signals with one number arrive as one signal."""
     with suppress(ChildProcessError):  # there are no more
         while True:
             child, status = os.waitpid(-1, os.WNOHANG)
@@ -97,7 +98,7 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def _fork(number: int | None, run: Run, as_before: Callable[[], None]) -> int:
-    """The id of a new process, in which `as_before` restores the signals."""
+    """Fork, and return the id of the new process, in which `as_before` restores the signals."""
     child = os.fork()
     if not child:
         as_before()

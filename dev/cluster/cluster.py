@@ -15,12 +15,12 @@ from duemq.dev.servers.process import Process
 from duemq.dev.servers.running import RunningServer
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 
-_BLOCK = 10  # ports reserved for each kind of process, if a first port is given
+_BLOCK = 10  # ports reserved for each kind of process, if the first port is given
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of every process, in order."""
+    """The ports of all processes, in order."""
 
     proxies: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -31,7 +31,7 @@ class Ports:
 
     @classmethod
     def choose(cls, brokers: int, zookeepers: int, nodes: int, proxies: int, first: int = 0) -> Ports:
-        """Choose ports. `first`: the first proxy's; the others follow in blocks of ten. 0 = any free ports."""
+        """Choose ports. `first`: the port of the first proxy; the others follow in blocks of ten. 0: any free ports."""
         counts = (proxies, nodes, brokers, brokers, zookeepers, 2 * zookeepers)
         if max(counts) > _BLOCK:
             raise LocalError(f"at most {_BLOCK} processes of a kind, and {_BLOCK // 2} ZooKeeper servers")
@@ -49,14 +49,15 @@ class Ports:
 
 
 class LocalCluster(RunningServer):
-    """A context manager: entered, the cluster is ready; left, all of it has ended. Creating it starts nothing.
+    """A context manager: on entry it waits until the cluster is ready; on exit it ends all processes. Creating it
+    starts nothing.
 
-    `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, effective from
-    its next start. `kafka_extra`: lines of server.properties. `kafka_secure`: adds a SASL_SSL listener to the plain
-    one. `reached_at` (server, port): the port by which others reach that port of a Kafka or ZooKeeper server, if there
-    is a proxy in between. `report` is called with each wait. Servers of Kafka and ZooKeeper are numbered from 1,
-    `nodes` and `proxies` are lists. Raises LocalError; NotAvailable
-    if there is neither Java nor a way to fetch the servers.
+    `settings` (by `section.key`) are for all nodes and proxies; the settings of one node are in `nodes[i].settings`,
+    and take effect at its next start. `kafka_extra`: further lines for server.properties. `kafka_secure`: adds a
+    SASL_SSL listener to the plain one. `reached_at` (server, port): the port through which others reach that port of a
+    Kafka or ZooKeeper server, if there is a network proxy in between. `report` is called before each wait. Kafka and
+    ZooKeeper servers are numbered from 1; `nodes` and `proxies` are lists. Raises LocalError, and NotAvailable if there
+    is neither Java nor a way to fetch the servers.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class LocalCluster(RunningServer):
 
     @property
     def processes(self) -> dict[str, Process]:
-        """All processes by name, in the order in which they stop."""
+        """All processes by name, in the order in which they are stopped."""
         own = [process.process for process in (*self.proxies, *self.nodes)]
         servers = (*self.kafka.processes.values(), *self.zookeeper.processes.values())
         return {process.name: process for process in (*own, *servers)}
@@ -124,7 +125,8 @@ class LocalCluster(RunningServer):
                 process.wait_until_ready()
 
     def stop(self) -> None:
-        """Stop all in order: the proxies, so that they accept no more messages; the nodes; Kafka and ZooKeeper."""
+        """Stop all processes in order: the proxies, so that they accept no more messages; the nodes; then Kafka and
+        ZooKeeper."""
         for processes in (self.proxies, self.nodes):
             for process in processes:
                 process.process.resume()
@@ -137,13 +139,13 @@ class LocalCluster(RunningServer):
             each.result()
 
     def close(self) -> None:
-        """Kill all at once. Idempotent; the folder is left as it is."""
+        """Kill all processes at once. Idempotent; the folder is left as it is."""
         for process in self.processes.values():
             process.kill()
 
     def _refuse_taken_ports(self) -> None:
-        """Raise LocalError if a port is in use: a server without its port would report it only in its log, after a
-        while."""
+        """Raise LocalError if a port is in use: a server that does not get its port would only report it in its log,
+        after a while."""
         if not any(process.running for process in self.processes.values()):
             busy_ports = [port for port in self.ports.all() if is_open(port)]
             if busy_ports:

@@ -1,4 +1,4 @@
-"""`duemq dev-cluster`: a whole duemq on this machine, for a first look and for development."""
+"""`duemq dev-cluster`: a whole duemq on this machine, to try it and for development."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from duemq.cli.output import echo_json, echo_table
 from duemq.dev.servers.errors import LocalError
 
-if TYPE_CHECKING:  # every `duemq` command imports this module, and importing the servers takes longer
+if TYPE_CHECKING:  # every `duemq` command imports this module, and importing the servers would take longer
     from duemq.dev.cluster.cluster import LocalCluster
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ _MIB = 1 << 20
 
 @contextmanager
 def _report_errors() -> Iterator[None]:
-    """Turn a LocalError into one line and exit code 1."""
+    """Report a LocalError as one line, and exit with code 1."""
     try:
         yield
     except LocalError as error:
@@ -71,7 +71,7 @@ def up(
     setting_values = dict(setting.split("=", 1) for setting in settings or ())
     screen = Console(stderr=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.umask(0o077)  # also for the brokers' files, which contain every payload
+    os.umask(0o077)  # this also applies to the brokers' files, which contain every payload
     with _report_errors(), _alone(data):
         state = ClusterState.read(data) or ClusterState(
             Ports.choose(brokers, zookeepers, nodes, proxies, port), setting_values

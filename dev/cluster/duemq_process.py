@@ -1,4 +1,4 @@
-"""A delay node, a proxy, a relay or `duemq serve` as a process of this installation."""
+"""A delay node, a proxy, a relay or `duemq serve` as a process that runs this installation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from duemq.tls.files import TlsFiles
 
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from duemq.cli.main import main; sys.exit(main())")
 _KEEP_NOTHING = ("proxy", "relay")
-_READY_WITHIN_S = 300.0  # an ended process is noticed at once; this is for very busy machines
+_READY_WITHIN_S = 300.0  # for very busy machines; if the process ends, this is noticed at once
 
 
 class DuemqProcess:
-    """`settings` (by `section.key`) and `environment` may be changed; both take effect at the next `start`.
+    """A process of duemq. `settings` (by `section.key`) and `environment` may be changed; both take effect at the next
+    `start`.
 
-    `kind`: `node`, `proxy`, `relay` or `serve`. `data`: its folder; proxies and relays store nothing. `program`: the
-    command to run as `duemq`.
+    `kind`: `node`, `proxy`, `relay` or `serve`. `data`: the process's folder; proxies and relays store nothing.
+    `program`: the command to run as `duemq`.
     """
 
     def __init__(
@@ -55,21 +56,21 @@ class DuemqProcess:
         return self.process.log
 
     def spawn(self) -> None:
-        """Start it without waiting. Does nothing if it is running."""
+        """Start the process without waiting. Does nothing if it is running."""
         self.process.command, self.process.environment = self._command(), self._variables()
         self.process.start()
 
     def start(self) -> None:
-        """Start it, and return when it is ready. Raises LocalError."""
+        """Start the process, and return when it is ready. Raises LocalError."""
         self.spawn()
         self.wait_until_ready()
 
     def wait_until_ready(self, within_s: float = _READY_WITHIN_S) -> None:
-        """Wait until it is ready. Raises LocalError with the end of its log if it ends before, or takes too long."""
+        """Wait until the process is ready. Raises LocalError with the end of its log if it ends or is too slow."""
         self.process.until(self.is_ready, within_s)
 
     def is_ready(self) -> bool:
-        """Whether `/readyz` answers 200."""
+        """Whether `/readyz` answers with 200."""
         try:
             verify = client_context(self._files()) if self.url.startswith("https") else False
             return httpx.get(f"{self.url}/readyz", timeout=5, trust_env=False, verify=verify).status_code == 200
@@ -77,7 +78,7 @@ class DuemqProcess:
             return False
 
     def _files(self) -> TlsFiles:
-        """For its clients: the node's own, or those in its environment."""
+        """The TLS files for its clients: the node's own files, or those in the environment of the process."""
         if self.kind == "node":
             return TlsFiles(*(self.settings.get(f"node.{name}_file", "") for name in ("ca", "cert", "key")))
         return TlsFiles(*(self.environment.get(f"DUEMQ_{name}_FILE", "") for name in ("CA", "CERT", "KEY")))
@@ -93,6 +94,6 @@ class DuemqProcess:
         return [*self.program, self.kind, *own]
 
     def _variables(self) -> dict[str, str]:
-        """The variables of this process, without any settings of the user's own duemq."""
+        """The environment variables of this interpreter, without any settings for the user's own duemq."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
         return environment | {"NO_COLOR": "1"} | self.environment

@@ -1,4 +1,4 @@
-"""The state of a local cluster after the command that started it has ended: `cluster.json` in its folder."""
+"""The state of a local cluster, stored as `cluster.json` in its folder for commands after the one that started it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """`settings`: those that every node and proxy was started with. `processes`: the started ones."""
+    """`settings`: the settings with which every node and proxy was started. `processes`: the started processes."""
 
     ports: Ports
     settings: dict[str, str]
@@ -30,7 +30,7 @@ class ClusterState:
 
     @classmethod
     def read(cls, folder: Path) -> ClusterState | None:
-        """The state in a folder; None if no cluster was started. Raises LocalError for a foreign file."""
+        """The state in a folder; None if no cluster was started there. Raises LocalError if the file is not ours."""
         try:
             document = json.loads((folder / _FILE).read_bytes())
             if document["format"] != _FORMAT:
@@ -56,7 +56,7 @@ class ClusterState:
         new.replace(folder / _FILE)
 
     def cluster(self, folder: Path, **further: Any) -> LocalCluster:
-        """The same cluster, with its processes that are still running."""
+        """The same cluster, attached to those of its processes that are still running."""
         ports = self.ports
         cluster = LocalCluster(
             folder,

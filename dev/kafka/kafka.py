@@ -1,7 +1,7 @@
-"""A real Kafka on this machine: one broker, or three with every partition on each of them.
+"""A real Kafka on this machine: one broker, or three brokers that each have every partition.
 
-Each server is broker and controller in one (KRaft). Acknowledged data need not be synced to disk, which is Kafka's
-default: a killed process loses nothing, a killed machine may.
+Each server is both broker and controller (KRaft). As is Kafka's default, acknowledged data need not be synced to disk:
+nothing is lost if a process is killed, but data may be lost if the machine fails.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from duemq.dev.servers.ports import HOST, addresses
 from duemq.dev.servers.process import Process, wait_for
 
 _LEAVE_S = 30.0
-_READY_WITHIN_S = 300.0  # an ended process is noticed at once; this is for very busy machines
+_READY_WITHIN_S = 300.0  # for very busy machines; if the process ends, this is noticed at once
 _LOG_LEVEL = "-Dorg.apache.logging.log4j.level=WARN"
 
 
 class KafkaServers(Ensemble):
-    """Servers are numbered from 1, by their node id.
+    """Servers are numbered from 1; the number is the node id.
 
-    `folder`: settings, logs and data; a stopped cluster can be restarted on it with the same ports. `ports`: for
-    clients, one per server. `extra`: more lines of server.properties. `secure`: adds a SASL_SSL listener to the plain
-    one, for the users `plain` and `scram`, with a certificate signed by `ca_file`. `reached_at` (server, port): the
-    port by which clients, brokers and controllers reach that one, if there is a proxy in between. Raises LocalError;
-    NotAvailable if there is neither Java nor a way to fetch the jars.
+    `folder`: settings, logs and data; a stopped cluster can be restarted on it with the same ports. `ports`: the ports
+    for clients, one per server. `extra`: more lines for server.properties. `secure`: adds a SASL_SSL listener to the
+    plain one, for the users `plain` and `scram`, with a certificate signed by `ca_file`. `reached_at` (server, port):
+    the port through which clients, brokers and controllers reach that port, if there is a network proxy in between.
+    Raises LocalError, and NotAvailable if there is neither Java nor a way to fetch the jars.
     """
 
     plain: KafkaUser = kafka_security.PLAIN
@@ -95,9 +95,9 @@ class KafkaServers(Ensemble):
         return self.folder / "ca.pem"
 
     def start(self, number: int | None = None) -> None:
-        """Return when each of them sees all started ones as live brokers.
+        """Start the servers, and return when each of them sees all started ones as live brokers.
 
-        Three servers that are down must be started together: one alone has no quorum.
+        Three servers that are down must be started together, because a single one has no quorum.
         """
         numbers = self.these(number)
         self._prepare(numbers)
@@ -107,9 +107,10 @@ class KafkaServers(Ensemble):
             self.processes[each].until(partial(self._sees_all, each, set(numbers)), _READY_WITHIN_S)
 
     def stop(self, number: int | None = None) -> None:
-        """SIGTERM, and wait. Raises LocalError.
+        """Send SIGTERM, and wait. Raises LocalError.
 
-        If all are stopped at once, one may be left without a controller and would wait five minutes: it is killed.
+        If all servers are stopped at once, one may be left without a controller and would wait five minutes. Such a
+        server is killed.
         """
         if number is not None or len(self.numbers) == 1:
             super().stop(number)
@@ -122,7 +123,7 @@ class KafkaServers(Ensemble):
                 process.stop(_LEAVE_S)
 
     def sees(self, number: int) -> frozenset[int]:
-        """The servers that this one considers alive; none while it does not answer."""
+        """The servers that this one considers alive; empty while it does not answer."""
         return live_brokers(self._ports[number])
 
     def _sees_all(self, number: int, others: set[int]) -> bool:
@@ -204,15 +205,15 @@ class KafkaServers(Ensemble):
             "transaction.state.log.min.isr": needed,
             "share.coordinator.state.topic.replication.factor": copies,
             "share.coordinator.state.topic.min.isr": needed,
-            "offsets.topic.num.partitions": "4",  # 50 by default, which makes the first transaction slow
+            "offsets.topic.num.partitions": "4",  # the default, 50, makes the first transaction slow
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
-            # Short, for a quick fail-over. A single broker has no other to take over, and needs patience on a busy
-            # machine.
+            # Several brokers: short, for a quick fail-over. No other broker can take over from a single one, which
+            # needs patience on a busy machine.
             "broker.session.timeout.ms": "3000" if several else "6000",
             "broker.heartbeat.interval.ms": "500",
             "transaction.max.timeout.ms": "60000",  # see docs/guides/kafka.md
-            "log.cleaner.dedupe.buffer.size": str(4 << 20),  # 128 MiB of heap by default
+            "log.cleaner.dedupe.buffer.size": str(4 << 20),  # the default is 128 MiB of heap
             "log.segment.bytes": str(256 << 20),
             "num.network.threads": "2",
             "num.io.threads": "4",

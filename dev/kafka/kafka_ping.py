@@ -1,4 +1,4 @@
-"""One request in Kafka's protocol: the brokers that one of them considers alive."""
+"""One request in Kafka's protocol: it asks a broker which brokers it considers alive."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import struct
 from duemq.dev.servers.ports import HOST
 
 _METADATA, _VERSION = 3, 1
-# Request header v1: key, version, correlation id, no client id; body: an empty list of topics.
+# Request header v1: API key, version, correlation id, no client id; body: an empty list of topics.
 _REQUEST = struct.pack(">hhihi", _METADATA, _VERSION, 1, -1, 0)
 
 
 def live_brokers(port: int, timeout_s: float = 2.0) -> frozenset[int]:
-    """Node ids that the broker on this port considers alive; none while it does not answer."""
+    """The ids of the nodes that the broker on this port considers alive; empty while it does not answer."""
     try:
         with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
             connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)

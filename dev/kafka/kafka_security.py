@@ -25,14 +25,14 @@ SCRAM = KafkaUser("scram-user", "scram-secret")
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """`ca.pem`, and `broker.pem` (its key and certificate for this machine), of an authority made for this folder."""
+    """Make an authority for this folder. Files: `ca.pem`, and `broker.pem` (key and certificate for this machine)."""
     import trustme
     from cryptography.hazmat.primitives import serialization
 
     authority = trustme.CA()
     issued = authority.issue_cert(HOST, "localhost")
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
-    pkcs8 = key.private_bytes(  # the only form of key that Kafka reads
+    pkcs8 = key.private_bytes(  # the only form of private key that Kafka reads
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     ca_file, broker_file = folder / "ca.pem", folder / "broker.pem"
@@ -42,7 +42,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def settings(broker_file: Path) -> Mapping[str, str]:
-    """The broker settings for its SASL_SSL listener, except for the listener itself."""
+    """The broker's settings for the SASL_SSL listener, except for the listener itself."""
     plain = f'{_MODULES}.plain.PlainLoginModule required user_{PLAIN.name}="{PLAIN.password}";'
     scram = f"{_MODULES}.scram.ScramLoginModule required;"
     return {

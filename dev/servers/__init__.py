@@ -1,1 +1,1 @@
-"""Real servers on this machine, for tests, benchmarks and a first look: Kafka, ZooKeeper, and duemq on top of them."""
+"""Real servers on this machine, for tests, benchmarks and first trials: Kafka, ZooKeeper, and duemq on top of them."""

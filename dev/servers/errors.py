@@ -1,8 +1,8 @@
-"""Errors of real servers: not available, or not starting or stopping."""
+"""Errors of real servers: they are not available, or do not start or stop."""
 
 
 class LocalError(RuntimeError):
-    """A server did not start, or did not stop. The message ends with the last lines of its log."""
+    """A server did not start, or did not stop. The message ends with the last lines of the server's log."""
 
 
 class NotAvailable(LocalError):

@@ -1,7 +1,7 @@
 """The jars of Kafka and ZooKeeper: fetched once into a cache folder, and checked against the list in jars.txt.
 
-Maven fetches them if it is installed (it knows its machine's mirrors), else the package jgo, which needs neither Maven
-nor Java.
+Maven fetches them if it is installed, because it is configured with the machine's mirrors. Otherwise the package jgo
+does, which needs neither Maven nor Java.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Jar:
 
 
 def pinned(listed: Path = _PINNED) -> tuple[Jar, ...]:
-    """All jars in a list: those that the servers need."""
+    """All jars in a list, which are those that the servers need."""
     lines = (line for line in listed.read_text().splitlines() if not line.startswith("#"))
     return tuple(Jar(*line.replace(":", " ").split()) for line in lines)
 
@@ -61,10 +61,10 @@ def cache_folder() -> Path:
 
 @cache
 def jars(cache_in: Path | None = None, listed: Path = _PINNED) -> Path:
-    """A folder with every pinned jar, fetched if missing (some 45 MB). Raises NotAvailable.
+    """A folder with all pinned jars, which are fetched if they are missing (about 45 MB). Raises NotAvailable.
 
-    Concurrent processes wait for one of them. The folder's name is derived from the list, so a new list gets a new
-    folder; an existing folder is complete.
+    One process fetches them, and concurrent processes wait for it. The folder's name is derived from the list, so a new
+    list gets a new folder; an existing folder is complete.
     """
     where = cache_in or cache_folder()
     complete = where / hashlib.sha256(listed.read_bytes()).hexdigest()[:12]
@@ -101,7 +101,7 @@ def _fill(complete: Path, pinned_jars: tuple[Jar, ...]) -> None:
 
 
 def _check(folder: Path, pinned_jars: tuple[Jar, ...]) -> None:
-    """Check the jars. Raises NotAvailable unless each exists and is the pinned one."""
+    """Raise NotAvailable unless each jar exists and is the pinned one."""
     for jar in pinned_jars:
         try:
             sha256 = hashlib.sha256((folder / jar.file_name).read_bytes()).hexdigest()
@@ -143,5 +143,5 @@ def _by_jgo(folder: Path, pinned_jars: tuple[Jar, ...]) -> None:
     try:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(fetch, pinned_jars))
-    except Exception as error:  # any error of its HTTP client: the user gets the reason
+    except Exception as error:  # any error of its HTTP client: the user is shown the reason
         raise NotAvailable(f"jgo failed: {error}") from error

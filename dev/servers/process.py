@@ -30,41 +30,41 @@ def wait_for(condition: Callable[[], object], what: str, within_s: float) -> Non
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process that another one may have started. `started`: clock ticks since boot, because pids are reused."""
+    """A process, which another process may have started. `started`: clock ticks since boot, because pids are reused."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """Raises ProcessLookupError."""
+        """The identity of a running process. Raises ProcessLookupError."""
         return cls(pid, procfs.start_ticks(pid))
 
     def lives(self) -> bool:
-        """False for a zombie: it has released its ports and files."""
+        """Whether the process runs. False for a zombie, because it has released its ports and files."""
         try:
             return procfs.start_ticks(self.pid) == self.started and not procfs.is_zombie(self.pid)
         except ProcessLookupError:
             return False
 
     def frozen(self) -> bool:
-        """Whether all of its threads are stopped; also true without any thread."""
+        """Whether all threads of the process are stopped; also true if it has ended."""
         try:
             return not self.lives() or procfs.threads_stopped(self.pid)
         except ProcessLookupError:
             return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Does nothing if it is gone."""
+        """Send a signal. Does nothing if the process is gone."""
         if self.lives():
             os.kill(self.pid, number)
 
 
 class Process:
-    """One server, started any number of times. Its output is appended to `log`.
+    """One server, which can be started any number of times. Its output is appended to `log`.
 
-    It runs in a separate session, so that Ctrl-C reaches only its starter, which stops it in order. It is killed when
-    the interpreter ends, unless `leave` was called.
+    The server runs in a separate session, so that Ctrl-C reaches only the process that started it, which stops it in
+    order. The server is killed when the interpreter ends, unless `leave` was called.
     """
 
     _living: set[Process] = set()  # noqa: RUF012
@@ -81,21 +81,21 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Raises LocalError if it was never started."""
+        """The process id. Raises LocalError if the server was never started."""
         if self.identity is None:
             raise LocalError(f"{self.name} was not started")
         return self.identity.pid
 
     @property
     def running(self) -> bool:
-        """Also true for a frozen one."""
+        """Whether the process runs. Also true if it is paused."""
         if self._child is not None:
             return self._child.poll() is None
         return self.identity is not None and self.identity.lives()
 
     @property
     def exit_code(self) -> int | None:
-        """As in subprocess: the negative signal number if a signal ended it; None while it runs."""
+        """As in subprocess: if a signal ended the process, the negative signal number; None while it runs."""
         return None if self._child is None else self._child.poll()
 
     def attach(self, identity: ProcessIdentity) -> None:
@@ -103,11 +103,11 @@ class Process:
         self._child, self.identity = None, identity
 
     def leave(self) -> None:
-        """Let it keep running when this interpreter ends."""
+        """Let the process continue when this interpreter ends."""
         self._living.discard(self)
 
     def start(self) -> None:
-        """Does nothing if it is running."""
+        """Start the process. Does nothing if it is running."""
         if self.running:
             return
         self._told_to_end = False
@@ -125,7 +125,7 @@ class Process:
         self._living.add(self)
 
     def until(self, ready: Callable[[], object], within_s: float) -> None:
-        """Wait until it is ready. Raises LocalError with the end of its log if it ends before, or takes too long."""
+        """Wait until the process is ready. Raises LocalError with the end of its log if it ends or is too slow."""
 
         def check() -> object:
             if not self.running:
@@ -140,24 +140,24 @@ class Process:
             raise
 
     def last_words(self, lines: int = 20) -> str:
-        """The end of its log."""
+        """The end of the log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
             return ""
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting. Does nothing if it is not running, or already got one.
+        """Send SIGTERM, without waiting. Does nothing if the process is not running or was sent one before.
 
-        A second signal could arrive after its handlers are gone, and end it before it has finished.
+        A second signal could arrive after the process has removed its handlers, and end it before it has finished.
         """
         if not self._told_to_end:
             self._told_to_end = True
             self._signal(signal.SIGTERM)
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> int | None:
-        """SIGTERM, and wait; returns the exit code, None if attached. Kills it and raises LocalError after
-        `within_s`."""
+        """Send SIGTERM, and wait. Returns the exit code, or None if the process was attached. After `within_s`, kills
+        the process and raises LocalError."""
         self._signal(signal.SIGCONT)
         self.terminate()
         try:
@@ -168,22 +168,22 @@ class Process:
         return self.exit_code
 
     def kill(self) -> None:
-        """SIGKILL, and wait: what a crash or the out-of-memory killer does."""
+        """Send SIGKILL, and wait. This has the same effect as a crash or the out-of-memory killer."""
         self._signal(signal.SIGKILL)
         self._wait(STOP_WITHIN_S)
 
     def pause(self) -> None:
-        """SIGSTOP: on return it keeps its connections and does not answer."""
+        """Send SIGSTOP. When this returns, the process still has its connections, but does not answer."""
         self._signal(signal.SIGSTOP)
         if self.identity is not None:
             wait_for(self.identity.frozen, f"{self.name} to freeze", STOP_WITHIN_S)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def usage(self) -> Usage:
-        """Current CPU s and memory of it and its children; zeros if it is not running."""
+        """The present CPU seconds and memory of the process and its children; zeros if it is not running."""
         return usage(self.pid) if self.running else Usage(0.0, 0, 0)
 
     def _signal(self, number: signal.Signals) -> None:

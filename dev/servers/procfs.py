@@ -1,4 +1,4 @@
-"""Reads what psutil does not offer from Linux' /proc: no other file of the project's tools reads there."""
+"""Reads from Linux' /proc what psutil does not offer. No other file of the project's tools reads /proc."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ def _stat_fields(stat: str) -> list[str]:
 
 
 def start_ticks(pid: int) -> int:
-    """Clock ticks between the machine's start and the process's. Raises ProcessLookupError if there is no such process.
+    """Clock ticks from the start of the machine to the start of the process. Raises ProcessLookupError if there is no
+    such process.
 
-    psutil returns wall clock time, which another process cannot compare after the clock was set.
+    psutil returns wall clock time, which another process cannot compare once the clock has been set.
     """
     try:
         return int(_stat_fields(Path(f"/proc/{pid}/stat").read_text())[19])
@@ -22,7 +23,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended and released its ports and files. Raises ProcessLookupError."""
+    """Whether the process has ended and released its ports and files. Raises ProcessLookupError."""
     try:
         return _stat_fields(Path(f"/proc/{pid}/stat").read_text())[0] in "ZX"
     except FileNotFoundError:
@@ -30,7 +31,7 @@ def is_zombie(pid: int) -> bool:
 
 
 def threads_stopped(pid: int) -> bool:
-    """Whether SIGSTOP has reached each of its threads. Raises ProcessLookupError if one has just ended."""
+    """Whether SIGSTOP has reached all threads of a process. Raises ProcessLookupError if one of them has just ended."""
     try:
         stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except FileNotFoundError:
@@ -39,7 +40,7 @@ def threads_stopped(pid: int) -> bool:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """Its peak memory, in bytes; 0 if it has ended."""
+    """The peak memory of a process, in bytes; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

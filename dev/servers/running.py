@@ -7,7 +7,7 @@ from typing import Self
 
 
 class RunningServer(ABC):
-    """A context manager: entered, it is ready; left (or if it does not start), it has ended."""
+    """A context manager: on entry the resource starts and is ready; on exit, or if it does not start, it is killed."""
 
     def __enter__(self) -> Self:
         try:
@@ -22,8 +22,8 @@ class RunningServer(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Return when it is ready. Raises LocalError."""
+        """Start the resource, and return when it is ready. Raises LocalError."""
 
     @abstractmethod
     def close(self) -> None:
-        """Kill it. Idempotent; its folder is left as it is."""
+        """Kill the resource. Idempotent; its folder is left as it is."""

@@ -12,7 +12,7 @@ from duemq.dev.servers import procfs
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A process and its children: CPU s so far (user + system), resident bytes now and at their peak."""
+    """A process and its children: CPU seconds so far (user + system), and resident bytes, current and peak."""
 
     cpu_s: float
     rss_bytes: int
@@ -31,12 +31,12 @@ Bill = tuple[ProcessUsage, ...]
 
 
 def cpu_s(bill: Bill, *roles: str) -> float:
-    """CPU s of all processes with one of these roles."""
+    """The CPU seconds of all processes with one of these roles."""
     return sum(part.usage.cpu_s for part in bill if part.role in roles)
 
 
 def holder(bill: Bill) -> Usage:
-    """Memory of the process that holds the waiting messages: the largest one, if there are several nodes."""
+    """The memory of the process that holds the pending messages; if there are several nodes, of the largest one."""
     holding = [part.usage for part in bill if part.role in ("server", "node")]
     return Usage(0.0, max(each.rss_bytes for each in holding), max(each.peak_rss_bytes for each in holding))
 
@@ -51,7 +51,7 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """User and system time of the process and its ended children."""
+    """User and system time of the process and its ended children, in seconds."""
     try:
         return sum(process.cpu_times()[:4])
     except psutil.NoSuchProcess:
@@ -66,14 +66,14 @@ def _memory_bytes(process: psutil.Process) -> tuple[int, int]:
 
 
 def usage(pid: int) -> Usage:
-    """The process and all its descendants."""
+    """The usage of the process and all its descendants."""
     tree = process_tree(pid)
     memory = [_memory_bytes(each) for each in tree]
     return Usage(sum(map(_cpu_s, tree)), sum(now for now, _ in memory), sum(peak for _, peak in memory))
 
 
 class Meter:
-    """Follows one process of the measured system through restarts: call `read` before it ends, or its usage is lost."""
+    """Follows one process of the measured system through restarts. Call `read` before it ends, or its usage is lost."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -82,7 +82,7 @@ class Meter:
         self._spent_s, self._peak = 0.0, 0
 
     def read(self, pid: int | None) -> ProcessUsage:
-        """The total cost of all its runs, including the current one (None: it is not running)."""
+        """The total cost of all runs of the process, including the current one (None: it is not running)."""
         if pid != self._pid:
             self._spent_s, self._pid = self._spent_s + self._now.cpu_s, pid
             self._now = Usage(0.0, 0, 0)
@@ -93,27 +93,27 @@ class Meter:
 
 
 def filesystem(folder: Path) -> str:
-    """Type of the filesystem of `folder`: a sync to tmpfs is free and makes a benchmark dishonest."""
+    """The type of the filesystem of `folder`: a sync to tmpfs is free, and would falsify a benchmark."""
     place = folder.resolve()
     holding = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
-    # Of filesystems mounted over each other, the last one is visible.
+    # If filesystems are mounted over each other, the last one is visible.
     return max(reversed(holding), key=lambda each: len(each.mountpoint)).fstype if holding else "unknown"
 
 
 class Neighbours:
-    """How many cores were busy with other work than this benchmark and the server it started."""
+    """How many cores were busy with work other than this benchmark and the server that it started."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._began = self._read()
 
     def _read(self) -> tuple[float, float, float]:
-        """Time, CPU s of the machine, and CPU s of this process and its descendants."""
+        """The time, the CPU seconds of the machine, and the CPU seconds of this process and its descendants."""
         times = psutil.cpu_times()
         busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
         return time.monotonic(), busy, sum(map(_cpu_s, process_tree(self._pid)))
 
     def cores(self) -> float:
-        """Mean since this object was created."""
+        """The mean number of busy cores since this object was created."""
         (began, busy, own), (now, busy_now, own_now) = self._began, self._read()
         return max((busy_now - busy) - (own_now - own), 0.0) / max(now - began, 1e-3)

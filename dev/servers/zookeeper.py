@@ -14,21 +14,21 @@ from duemq.dev.servers.java import command
 from duemq.dev.servers.ports import HOST, addresses, free_port
 from duemq.dev.servers.process import Process, wait_for
 
-_READY_WITHIN_S = 300.0  # an ended process is noticed at once; this is for very busy machines
+_READY_WITHIN_S = 300.0  # for very busy machines; if the process ends, this is noticed at once
 _OPTIONS = (
     "-Dorg.apache.logging.log4j.level=WARN",
-    "-Dzookeeper.preAllocSize=1024",  # KiB; by default 64 MiB per log file
-    "-Dzookeeper.forceSync=no",  # safe if a process is killed, and tests are quicker
+    "-Dzookeeper.preAllocSize=1024",  # KiB; the default is 64 MiB per log file
+    "-Dzookeeper.forceSync=no",  # safe if only processes are killed, and tests are faster
 )
 
 
 class ZooKeeperServers(Ensemble):
-    """Servers are numbered from 1, by their `myid`.
+    """Servers are numbered from 1; the number is the `myid`.
 
     `folder`: settings, logs and data; stopped servers can be restarted on it with the same ports. `tick_ms`: sessions
-    may last 2 to 20 ticks. `ports`: for clients, one per server; `peer_ports`: two per server. `reached_at` (server,
-    port): the port by which clients reach that one, if there is a proxy in between. Raises LocalError; NotAvailable if
-    there is neither Java nor a way to fetch the jars.
+    may last 2 to 20 ticks. `ports`: the ports for clients, one per server; `peer_ports`: two per server. `reached_at`
+    (server, port): the port through which clients reach that port, if there is a network proxy in between. Raises
+    LocalError, and NotAvailable if there is neither Java nor a way to fetch the jars.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class ZooKeeperServers(Ensemble):
         return addresses(self._reached_at(f"zookeeper-{number}", port) for number, port in self.ports.items())
 
     def start(self, number: int | None = None) -> None:
-        """Return when they serve. One server of an ensemble never serves alone: start another one with it."""
+        """Start the servers, and return when they serve. A single server of an ensemble does not serve: start another
+        one with it."""
         numbers = self.these(number)
         for each in numbers:
             self._write_settings(each)
@@ -75,19 +76,19 @@ class ZooKeeperServers(Ensemble):
             self.processes[each].until(partial(self.mode, each), _READY_WITHIN_S)
 
     def mode(self, number: int) -> str:
-        """`leader`, `follower` or `standalone`; empty while it does not serve."""
+        """`leader`, `follower` or `standalone`; empty while the server does not serve."""
         for line in self.ask(number, "srvr").splitlines():
             if line.startswith("Mode: "):
                 return line.removeprefix("Mode: ")
         return ""
 
     def leader(self) -> int | None:
-        """The number of the leading (or single) server; None while there is none."""
+        """The number of the leading (or only) server; None while there is none."""
         leading = (number for number in self.numbers if self.mode(number) in ("leader", "standalone"))
         return next(leading, None)
 
     def wait_for_leader(self, within_s: float = _READY_WITHIN_S) -> int:
-        """The number of the leading server, as soon as there is one."""
+        """Wait until there is a leading server, and return its number."""
         leaders: list[int] = []
 
         def leads() -> bool:
@@ -98,7 +99,7 @@ class ZooKeeperServers(Ensemble):
         return leaders[0]
 
     def ask(self, number: int, word: str) -> str:
-        """Its answer to a four-letter word (`srvr`, `mntr`, `ruok`, `cons`); empty while it does not answer."""
+        """A server's answer to a four-letter word (`srvr`, `mntr`, `ruok`, `cons`); empty while it does not answer."""
         with suppress(OSError), socket.create_connection((HOST, self.ports[number]), timeout=2) as connection:
             connection.sendall(word.encode())
             with connection.makefile("rb") as answer:

@@ -1,4 +1,4 @@
-"""Cancels and moves messages in bulk: by a join with any table, through the command log, with an answer per row."""
+"""Bulk change: cancels or moves the messages that a table refers to, through the command log, with answers per row."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.bulk_change.job import STATUSES, ChangeResult, Targets, cancel, move

@@ -1,6 +1,6 @@
-"""Mass cancel and mass move: change the messages that a table names; each row gets an answer.
+"""Bulk cancel and bulk move: change the messages that a table refers to; each row gets an answer.
 
-A job can be run again after any end: the answers are the same unless a message comes due in between.
+However a job ended, it can be run again: the answers are the same, except for messages that came due between the runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATUSES: Final = (
 )  # fmt: skip
 ADDED: Final = ("status", "at_ms", "detail")
 CONNECTIONS: Final = 8
-_TASKS: Final = 32  # per connection: with a billion ids a task takes some 15 minutes
+_TASKS: Final = 32  # per connection: with a billion ids, a task takes about 15 minutes
 TARGET: Final = "__duemq_target"
 _DUE: Final = "__duemq_due"
 _WHY_NOT: Final = "__duemq_why_not"
@@ -34,10 +34,10 @@ _WHY_NOT: Final = "__duemq_why_not"
 
 @dataclass(frozen=True)
 class Targets:
-    """How a row names its messages: by `column`, which has ids, or names that senders chose.
+    """How a row refers to its messages: by `column`, which has ids, or names that clients chose.
 
-    With `ids` (a table such as bulk schedule writes) `column` has a business key, which `ids` has in its column `key`:
-    the row names every id with this key, and the answers have it in the column `id`.
+    With `ids` (a table such as bulk schedule writes), `column` has a business key, which is in the column `key` of
+    `ids`: the row refers to every id with this key, and the answers have the id in the column `id`.
     """
 
     column: str
@@ -45,9 +45,9 @@ class Targets:
     key: str = "name"
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """The rows with the id of a message in the column `TARGET`, null without one, one row per id.
+        """The rows with the id of a message in the column `TARGET`, one row per id; null if a row has no id.
 
-        With `ids` the rows also get its `due_ms`, unless they have such a column. Raises BadInput.
+        With `ids`, the rows also get the column `due_ms` of `ids`, unless they have one already. Raises BadInput.
         """
         _need(rows, self.column, "the table")
         if self.ids is None:
@@ -67,7 +67,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """`counts`: rows by status, without zeros. `answers`: the URI of the table of answers, or None."""
+    """`counts`: the number of rows by status, without zeros. `answers`: the URI of the table of answers, or None."""
 
     counts: Mapping[str, int]
     answers: str | None = None
@@ -82,13 +82,13 @@ def cancel(
     connections: int = CONNECTIONS,
     teller: Teller | None = None,
 ) -> ChangeResult:
-    """Cancel the messages that the rows name, each once even if several rows name it. Each machine of the cluster sends
-    at most `connections` requests at the same time.
+    """Cancel the messages that the rows refer to, each once even if several rows refer to it. Each machine of the Spark
+    cluster sends at most `connections` requests at the same time.
 
-    `answers`: a new folder (a path of this machine, or a URI) for the rows as Parquet, with `status`, `at_ms` and
-    `detail`. `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (no answer in
-    time: run it again); `at_ms`: when the message ended (epoch ms). Raises BadInput, and Unavailable if the server did
-    not answer.
+    `answers`: a new folder (a path on this machine, or a URI) for the rows as Parquet, with `status`, `at_ms` and
+    `detail`. `status`: cancelled (by this or an earlier run), already_delivered, already_dead, unknown, or pending (no
+    answer in time: run the job again); `at_ms`: when the message ended (epoch ms). Raises BadInput, and Unavailable if
+    the server did not answer.
     """
     target_rows = _with_targets(rows, targets)
     messages = target_rows.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct()
@@ -109,12 +109,13 @@ def move(
     past: bool = False,
     teller: Teller | None = None,
 ) -> ChangeResult:
-    """Move messages to the time of the SQL expression `to` on their row, shifted by `by_ms`. `zone`: for times without
-    one (see `read_time`).
+    """Move messages to the time that the SQL expression `to` has in their row, shifted by `by_ms`. `zone`: the zone of
+    times without one (see `read_time`).
 
-    As `cancel`, with further values of `status`: moved with the new due time as `at_ms`, already_cancelled with the
-    time of the cancel, or refused with the reason: no time, a time more than a day past (unless `past` is set), or rows
-    that name a message with several times. A message with a new time in the past is delivered at once.
+    This works as `cancel` does, with further values of `status`: moved, with the new due time as `at_ms`;
+    already_cancelled, with the time of the cancel; and refused, with the reason: no time, a time more than a day past
+    (unless `past` is set), or several rows with different times for one message. A message with a new time in the past
+    is delivered at once.
     """
     target_rows = _with_targets(rows, targets)
     messages = new_times(target_rows, to, by_ms, zone)
@@ -123,8 +124,8 @@ def move(
 
 
 def new_times(target_rows: DataFrame, to: str, by_ms: int = 0, zone: str | None = None) -> DataFrame:
-    """A row per message that rows with a `TARGET` name: `id`, `due_ms`, and `refused`: why it has no new time, or null.
-    See `move`. Raises BadInput."""
+    """One row per message to which rows with a `TARGET` refer: `id`, `due_ms`, and `refused`: why it has no new time,
+    or null. See `move`. Raises BadInput."""
     if zone is not None:
         check_zone(target_rows.sparkSession, zone)
     value = F.expr(to)
@@ -149,8 +150,9 @@ def new_times(target_rows: DataFrame, to: str, by_ms: int = 0, zone: str | None 
 
 
 def in_order(messages: DataFrame, connections: int) -> DataFrame:
-    """The messages in the order of their ids. Neighbours are due at nearly the same time, so that a request reads a few
-    row groups of a delay file instead of one per message. There are many tasks, because a failed task starts over."""
+    """The messages in the order of their ids. Messages with neighbouring ids are due at nearly the same time, so that a
+    request reads a few row groups of a delay file instead of one per message. There are many tasks, because a failed
+    task starts over."""
     return messages.repartitionByRange(_TASKS * connections, "id").sortWithinPartitions("id")
 
 

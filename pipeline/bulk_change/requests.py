@@ -1,7 +1,7 @@
-"""Runs on executors: sends changes to the server in batches until each message has an answer. Uses no Spark.
+"""Runs on executors: sends changes to the server in batches until each message has an answer. Does not use Spark.
 
-A command with an unknown outcome is sent again, and so is a task that Spark repeats. That is harmless: a repeated
-cancel that won is still "cancelled", and a repeated move to the same time is still "moved".
+A command with an unknown outcome is sent again, and so are all commands of a task that Spark repeats. That is harmless:
+the answer to a repeated cancel is "cancelled" again, and to a repeated move to the same time it is "moved" again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ANSWERS_DDL: Final = "id string, status string, at_ms bigint, detail string"
 class ChangeClient(server.Server):
     """The server, and the size of requests: `batch` ids (at most 10,000). A task sends one request at a time.
 
-    `patience_s`: how long a task repeats requests without a new answer. After that, messages without an answer are
-    "pending"; if the server did not answer at all, the task fails.
+    `patience_s`: how long a task repeats requests without getting a new answer. After that, messages without an answer
+    are "pending"; if the server did not answer at all, the task fails.
     """
 
     batch: int = 5_000
@@ -49,7 +49,7 @@ class ChangeClient(server.Server):
 
 
 class ChangeAnswer(NamedTuple):
-    """The answer about one message. `at_ms`: when it ended, or its new due time (epoch ms)."""
+    """The answer about one message. `at_ms`: when the message ended, or its new due time (epoch ms)."""
 
     status: str
     at_ms: int | None = None
@@ -76,7 +76,7 @@ def _answer_of(result: Result) -> tuple[ChangeAnswer, bool]:
 
 
 def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` that cancels, from `CANCEL_SCHEMA` to `ANSWERS`."""
+    """A function for `mapInArrow` that cancels messages; it turns `CANCEL_SCHEMA` into `ANSWERS`."""
 
     def cancel(batches: Batches) -> Batches:
         with server.client() as client:
@@ -92,8 +92,8 @@ def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batche
 
 
 def moving(server: ChangeClient, slots: Slots, past: bool = False) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` that moves, from `MOVE_SCHEMA` to `ANSWERS`. Rows with `refused` are not sent.
-    `past`: accept times more than a day ago."""
+    """A function for `mapInArrow` that moves messages; it turns `MOVE_SCHEMA` into `ANSWERS`. Rows with a value in
+    `refused` are not sent. `past`: accept times more than a day ago."""
 
     def why_not(due: int) -> str | None:
         return why_implausible(due) or (None if past else why_long_past(due, int(time.time() * 1000)))

@@ -1,7 +1,7 @@
-"""Bounds the number of concurrent requests from a machine, however many tasks run on it. Uses no Spark.
+"""Limits the number of concurrent requests from a machine, however many tasks run on it. Does not use Spark.
 
-There are many small tasks, so that a failure repeats minutes of work and not hours. Spark runs one per core; a slot,
-which is a lock on a file, bounds how many of them send a request at the same time.
+There are many small tasks, so that a failure repeats minutes of work and not hours. Spark runs one task per core. To
+send a request, a task needs a slot, which is a lock on a file; their number limits the concurrent requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.02
 
 
 class Slots:
-    """`count` slots on each machine for `what`, shared between processes. The slot of a killed process becomes free."""
+    """`count` slots for `what` on each machine, shared between processes. If a process is killed, its slot is free."""
 
     def __init__(self, what: str, count: int) -> None:
         self._name, self._count = hashlib.sha256(f"{what} {count}".encode()).hexdigest()[:16], count

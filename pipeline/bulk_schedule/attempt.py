@@ -1,7 +1,7 @@
-"""One attempt at a job: judge its rows, write delay files and a table of rejected rows.
+"""One attempt at a job: check its rows, write the valid ones as delay files and the others as a table of rejected rows.
 
-The written rows are checked against the judged ones, by count and sums of hashes. That detects a source that returns
-other rows when it is read again, or when Spark repeats a task.
+The written rows are compared with the judged ones, by count and by sums of hashes. A difference shows that the source
+returned other rows when Spark read it again, for example to repeat a task.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from duemq.pipeline.errors import JobFailed, RowsRejected
 from duemq.pipeline.files.uris import below, local_path, uri_of
 from duemq.pipeline.spark.progress import Teller, step
 
-_MARGIN_MS: Final = 10_000  # between the manifest and the server's answer to the hand-over
-_IMPORT_RATE: Final = 1_000  # rows per ms that the server imports
-_LEAST_TASKS: Final = 3  # for an estimate of the time for all
+_MARGIN_MS: Final = 10_000  # allowed from writing the manifest to the server's answer to the hand-over
+_IMPORT_RATE: Final = 1_000  # how many rows the server imports per ms
+_LEAST_TASKS: Final = 3  # finished tasks that are needed to estimate the time for all tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Number, sum and xor of the hashes of all rows of a judged frame, and of those that can be scheduled."""
+    """The row count, and the sum and xor of the row hashes, for all rows of a judged frame and for the valid ones."""
 
     all: tuple[int, int, int]
     good: tuple[int, int, int]
@@ -46,7 +46,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleAttempt:
-    """`rejects`: a folder for rejected rows; None: next to the files. `clock`: epoch ms."""
+    """`rejects`: the folder for rejected rows; None: a folder next to the delay files. `clock` returns epoch ms."""
 
     frame: DataFrame
     columns: Columns
@@ -60,7 +60,7 @@ class ScheduleAttempt:
     clock: Callable[[], int]
 
     def written(self) -> JobManifest:
-        """Write the files of an attempt; returns its manifest. Raises JobFailed, RowsRejected."""
+        """Write the files of an attempt and return its manifest. Raises JobFailed, RowsRejected."""
         with repeated_names(self.frame, self.columns) as repeated:
             self.failpoint("names")
             return self._written(repeated)
@@ -85,7 +85,7 @@ class ScheduleAttempt:
                 "Schedule it as several jobs, such as one per year"
             )
         written = sum(file.rows for file in written_files)
-        # If no row can be scheduled, Spark may have skipped reading them.
+        # If no row can be scheduled, Spark may have skipped reading the rows, and `before` has no values.
         totals = _sums_of(before.get) if written else _counted(judged_rows)
         teller.says(
             f"{totals.all[0]:,} rows read: {written:,} written to {len(written_files):,} files, {totals.bad:,} rejected"
@@ -121,10 +121,10 @@ class ScheduleAttempt:
     def _rejected(
         self, written_files: list[WrittenFile], totals: Sums, began: int, attempt: str, repeated: DataFrame | None
     ) -> tuple[list[WrittenFile], Sums | None, str | None]:
-        """Write the rows that cannot be scheduled, with the rows of windows that are too near by now.
+        """Write the rejected rows: those that cannot be scheduled, and those in windows that have come too near.
 
-        Returns the files of these windows, the sums of the judged rows, and the folder. It reads the source again; if
-        more windows come too near during that, it starts over in another folder.
+        Returns the delay files of these windows, the sums over the judged rows, and the folder of the rejected rows.
+        This reads the source again; if more windows come too near in the process, it starts over in another folder.
         """
         spark, rules, teller = self.frame.sparkSession, self.rules, self.teller
         nearest_ms = rules.server_lead_ms + _MARGIN_MS + sum(file.rows for file in written_files) // _IMPORT_RATE
@@ -161,7 +161,7 @@ class ScheduleAttempt:
 
 
 def _sums(judged_rows: DataFrame) -> list[Any]:
-    """The sums over all rows, and over the few that cannot be scheduled: this costs little more than a hash per row."""
+    """The sums over all rows, and over the few rejected ones. Both together cost little more than one hash per row."""
     bad = F.col(OWN + REASON).isNotNull()
     return [
         *(column.alias(f"all_{name}") for name, column in sums(judged_rows).items()),
@@ -170,7 +170,7 @@ def _sums(judged_rows: DataFrame) -> list[Any]:
 
 
 def _counted(judged_rows: DataFrame) -> Sums:
-    """The sums, by reading the rows."""
+    """The sums, computed by reading the rows again."""
     row = judged_rows.agg(*_sums(judged_rows)).first()
     assert row is not None
     return _sums_of(row.asDict())
@@ -186,10 +186,11 @@ def _triple(metrics: dict[str, Any]) -> tuple[int, int, int]:
 
 
 class WriteDeadline:
-    """A Teller that warns once if the finished tasks show that writing takes longer than `lead_ms` from `began` (epoch
-    ms). `clock`: epoch ms.
+    """A Teller that warns once if the finished tasks show that writing will take longer than `lead_ms` from `began`
+    (epoch ms). `clock` returns epoch ms.
 
-    Spark announces the tasks of a later stage only when the stage starts, so the job may take longer, but not less.
+    Spark announces the tasks of a later stage only when that stage starts, so the job may take longer than estimated,
+    but not less time.
     """
 
     def __init__(self, teller: Teller, began: int, lead_ms: int, clock: Callable[[], int]) -> None:

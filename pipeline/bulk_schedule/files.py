@@ -1,6 +1,6 @@
 """Writes delay files with Spark, and lists them with their checksums.
 
-With the options below, the files of Spark's own Parquet writer can be linked by duemq without a rewrite: see
+With the options below, duemq can link the files of Spark's own Parquet writer without rewriting them: see
 `storage/delay_files/columns.py` and docs/guides/delay-files.md.
 """
 
@@ -30,14 +30,14 @@ from duemq.storage.imports.import_file import summary_of
 
 WINDOW: Final = "window"
 _OPTIONS: Final = {
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # complete jobs have a manifest
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # a complete job has a manifest instead
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "parquet.block.row.count.limit": str(ROWS_PER_GROUP),
     "parquet.block.size": str(GROUP_BYTES),
     "parquet.block.size.row.check.min": "16",
     "parquet.page.write-checksum.enabled": "true",
-    # For texts that hardly repeat, dictionaries and statistics are useless and cost a fifth of the time.
+    # For texts that rarely repeat, dictionaries and statistics are useless and take a fifth of the time.
     "parquet.enable.dictionary#payload": "false",
     "parquet.enable.dictionary#key": "false",
     "parquet.enable.dictionary#name": "false",
@@ -45,18 +45,18 @@ _OPTIONS: Final = {
     "parquet.column.statistics.enabled#key": "false",
     "parquet.column.statistics.enabled#name": "false",
 }
-_MAX_ROWS = 2_000_000  # per file: one task handles a whole file
+_MAX_ROWS = 2_000_000  # per file, because one task handles a whole file
 _IN_ATTEMPT = re.compile(rf"[^/]+/{WINDOW}=[^/]+/[^/_.][^/]*\.parquet")
 _SCHEMA = "path string, sha256 string, size bigint, window bigint, rows bigint"
 _PARTS_PER_TASK: Final = 16
 _UNKNOWN_PARTS: Final = 2_000
 _EXACT_PARTS: Final = "spark.shuffle.minNumPartitionsToHighlyCompress"
-_FOOTER_BYTES: Final = 8  # after the footer of a Parquet file: its length and the magic number
+_FOOTER_BYTES: Final = 8  # at the end of a Parquet file: the length of its footer, and the magic number
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file of a job. `path`: below the job's folder; `size` in bytes; `window`: its start, ms."""
+    """A file of a job. `path`: relative to the job's folder; `size`: in bytes; `window`: its start, in epoch ms."""
 
     path: str
     sha256: str
@@ -66,11 +66,11 @@ class WrittenFile:
 
 
 def messages(judged: DataFrame, columns: Columns, job: str, observation: Observation | None = None) -> DataFrame:
-    """The rows that can be scheduled, shuffled by window and sorted by due time for writing.
+    """The rows that can be scheduled, shuffled by window and sorted by due time, ready to be written.
 
-    A large window has several files, and each spans all of the window, so that their shards share the work. Each file
-    has the job's id in its metadata, so that the files of two jobs with equal rows differ. `observation` counts and
-    sums the rows after the shuffle (see `sums`).
+    A large window becomes several files. Each of them spans the whole window, so that the shards that import them share
+    the work. Each file has the job's id in its metadata, so that the files of two jobs with equal rows differ.
+    `observation` counts the rows after the shuffle and sums their hashes (see `sums`).
     """
     due = OWN + "due_ms"
     ordered = [OWN + f"order{number}" for number in range(len(columns.order))]
@@ -81,7 +81,7 @@ def messages(judged: DataFrame, columns: Columns, job: str, observation: Observa
         *(column(name).alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
     )
     shuffled = good_rows.hint("rebalance", _parts(good_rows), WINDOW)
-    if observation is not None:  # before the sort: Spark does not know that an observation keeps the order
+    if observation is not None:  # before the sort, because Spark does not know that an observation keeps the order
         shuffled = shuffled.observe(observation, *sums(shuffled).values())
     sorted_rows = shuffled.sortWithinPartitions(WINDOW, due, *ordered)
     shown = [F.col(OWN + name).alias(name, metadata={"duemq-job": job}) for name in fields]
@@ -89,9 +89,9 @@ def messages(judged: DataFrame, columns: Columns, job: str, observation: Observa
 
 
 def sums(frame: DataFrame, where: Column | None = None) -> dict[str, Column]:
-    """Aggregates that tell apart frames with different messages: `rows`, and `sum` and `xor` of the hashes.
+    """Aggregates that differ if the messages of two frames differ: `rows`, and `sum` and `xor` of the row hashes.
 
-    The sum takes the upper halves of the hashes: two billion rows do not overflow it.
+    The sum uses the upper halves of the hashes, so two billion rows do not overflow it.
     """
     hashed = F.xxhash64(*(F.col(OWN + name) for name in _fields(frame)))
     counted = hashed if where is None else F.when(where, hashed)
@@ -107,11 +107,11 @@ def _fields(frame: DataFrame) -> list[str]:
 
 
 def _parts(frame: DataFrame) -> int:
-    """The number of partitions to shuffle into; each has far fewer bytes than a task should write.
+    """The number of partitions to shuffle into. Each partition has far fewer bytes than a task should write.
 
-    Spark joins small partitions, and splits one that is too large into pieces with a part of each window: with few,
-    large partitions each window would become many files. Above `_EXACT_PARTS` Spark only knows their mean size, and
-    would not see that one window has most of the rows.
+    Spark joins small partitions, but it splits a partition that is too large into pieces, each with a part of every
+    window: with few, large partitions each window would become many files. With more than `_EXACT_PARTS` partitions,
+    Spark only knows their mean size, and would not notice that one window has most of the rows.
     """
     conf = frame.sparkSession.conf
     most, least = (
@@ -133,7 +133,7 @@ def _setting(spark: SparkSession, name: str, default: str) -> str:
 
 
 def _bytes(text: str) -> int:
-    """The bytes of a size in Spark's settings: 64m, 64MB, 67108864b, 67108864."""
+    """Parse a size in Spark's settings, such as 64m, 64MB, 67108864b or 67108864, into bytes."""
     number = text.lower().rstrip("b")
     scale = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.get(number[-1:])
     return max(int(number) if scale is None else int(number[:-1]) << scale, 1)
@@ -146,10 +146,10 @@ def write(frame: DataFrame, uri: str) -> None:
 
 
 def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[WrittenFile]:
-    """All delay files of an attempt; executors read them for their checksums.
+    """All delay files of an attempt. Executors read them to compute their checksums.
 
     The server imports the same content only once. If several files are equal, all but the first are replaced by copies
-    with a number that readers ignore. Raises JobFailed.
+    that contain a number, which readers ignore. Raises JobFailed.
     """
     paths = [name for name in stage.files(attempt) if _IN_ATTEMPT.fullmatch(name)]
     written_files = _looked_at(spark, stage, [(path, 0) for path in paths])
@@ -168,7 +168,7 @@ def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[WrittenFi
 
 
 def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int]]) -> list[WrittenFile]:
-    """The files at these paths; a path with a number other than 0 is first copied with that number."""
+    """The files at these paths. If a path has a number other than 0, the file is first copied with that number."""
     if not paths:
         return []
     listed = spark.createDataFrame(list(paths), "path string, number int").repartition(tasks_for(spark, len(paths)))
@@ -194,9 +194,9 @@ def _look(stage: Stage, path: str, number: int) -> WrittenFile:
 
 
 def _numbered(stage: Stage, path: str, number: int) -> str:
-    """Copy a Parquet file with a number between its last page and its footer, where readers skip unknown bytes.
+    """Copy a Parquet file and insert a number between its last page and its footer, where readers skip unknown bytes.
 
-    The number is in the copy's name, so a repeated task makes the same copy.
+    The name of the copy contains the number, so a repeated task makes the same copy.
     """
     with stage.local(path) as file:
         content = file.read_bytes()

@@ -1,4 +1,4 @@
-"""The ids of a job's messages, which the server computes on request, with the columns to join them to the table."""
+"""The ids of a job's messages, computed by the server on request, with columns to join them to the user's table."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _READ: Final = ["name", "topic", "key", "due_ms"]
 def ids(
     spark: SparkSession, manifest: JobManifest, stage: Stage, imports: Mapping[str, str | None], server: Server
 ) -> DataFrame:
-    """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: using the frame reads the job's files and
-    asks the server for their ids. The server keeps a file until its window is loaded; rows of files that it no longer
-    keeps are missing. `name` is null without a column of names; `file` is a path below the job's folder, `row` counts
-    from 0."""
+    """One row per message: `id, name, topic, key, due_ms, file, row`. The frame is lazy: using it reads the job's files
+    and requests their ids from the server. The server keeps a file until the file's window is loaded; rows of files
+    that it no longer keeps are missing. `name` is null if the job has no column of names; `file` is a path relative to
+    the job's folder; `row` counts from 0."""
     imported_files = [(file.path, imports[file.path]) for file in manifest.files if imports[file.path] is not None]
     listed = spark.createDataFrame(imported_files, "path string, import string")
 
@@ -74,20 +74,20 @@ def _of_file(client: Admin, local: Path, path: str, file_import: str) -> Iterato
 
 
 def write_ids(ids: DataFrame, attempt: str, uri: str) -> int:
-    """Write the table of a job's ids to a URI and return the number of its rows. An existing table of this job is kept,
-    because later the server has fewer ids; one of another job is replaced once this one is complete.
+    """Write the table of a job's ids to a URI and return its number of rows. An existing table of this job is kept,
+    because the server has fewer ids later; a table of another job is replaced once the new one is complete.
 
     `attempt`: from the job's manifest. Raises JobFailed.
     """
     spark, uri = ids.sparkSession, uri.rstrip("/")
     written = _rows(spark, uri, attempt)
-    if is_remote(spark):  # without Hadoop nothing can be renamed
+    if is_remote(spark):  # without Hadoop, no folder can be renamed
         if not written:
             ids.write.mode("overwrite").parquet(uri)
         return written or _rows(spark, uri, attempt)
     beside = f"{uri}.{attempt}"
     (files, place), (_, new), (_, success) = (hadoop_path(spark, of) for of in (uri, beside, f"{beside}/_SUCCESS"))
-    is_complete = files.exists(success)  # an earlier run may have ended before or while it was renamed
+    is_complete = files.exists(success)  # an earlier run may have ended before or during the rename
     if written and not (is_complete and _rows(spark, beside, attempt) > written):
         files.delete(new, True)
         return written
@@ -100,7 +100,7 @@ def write_ids(ids: DataFrame, attempt: str, uri: str) -> int:
 
 
 def _rows(spark: SparkSession, uri: str, attempt: str) -> int:
-    """How many ids of a job's attempt a table has; 0 if there is no table."""
+    """The number of ids that the table at a URI has for an attempt; 0 if there is no table."""
     try:
         return spark.read.parquet(exact(uri)).where(F.col("file").startswith(f"{attempt}/")).count()
     except AnalysisException:

@@ -1,12 +1,12 @@
 """Bulk schedule from end to end, exactly once: see ADR 22.
 
-    judge and write     delay files of the rows that can be scheduled, and a table of the others, in an attempt's folder
-    manifest            lists the files of the job; written once
-    hand over           all files in one request, which the server accepts as a whole or not at all
-    wait                until each master has imported them
+    judge and write     write the valid rows as delay files and the others as a table, in an attempt's folder
+    manifest            list the files of the job, in a document that is written once
+    hand over           send all files in one request, which the server accepts as a whole or not at all
+    wait                until each master has imported the files
 
-Another run with the same id continues: without a manifest it starts over, with one it hands over the files of the
-manifest. The server imports the same content only once, so a repeated hand-over changes nothing.
+A later run with the same id continues the job: without a manifest it starts over, with one it hands over the files in
+the manifest. The server imports the same content only once, so repeating a hand-over changes nothing.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = ["Options", "RowsRejected", "ScheduleResult", "schedule"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`stage`: below the server's `delay_files.import_from`, a folder that driver, executors and nodes see under one
-    path, or `s3a://BUCKET/PREFIX`. `rejects`: a folder or URI for a folder with the job's rejected rows; None: next to
-    its files. `link`: the server may link the files instead of copying them. `strict`: one rejected row, and nothing is
-    scheduled."""
+    """`stage`: a place below the server's `delay_files.import_from`: a folder that driver, executors and nodes see
+    under the same path, or `s3a://BUCKET/PREFIX`. `rejects`: the path or URI in which to create a folder with the job's
+    rejected rows; None: next to the job's files. `link`: the server may link the files instead of copying them.
+    `strict`: if any row is rejected, nothing is scheduled."""
 
     stage: Path | str
     rejects: Path | str | None = None
@@ -50,9 +50,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleResult:
-    """A finished job: all rows that can be scheduled are. `ids`: see `ids.ids`. `again`: an earlier run finished it.
+    """A finished job: all valid rows are scheduled. `ids`: see `ids.ids`. `again`: an earlier run finished the job.
 
-    `forgotten`: how many accepted rows are in files that were handed over, but whose outcome the server no longer
+    `forgotten`: the number of accepted rows in files that were handed over, but whose outcome the server no longer
     keeps.
     """
 
@@ -76,12 +76,12 @@ def schedule(
     failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> ScheduleResult:
-    """Schedule the rows of a frame, exactly once under the id `job`; a second run with it changes nothing.
+    """Schedule the rows of a frame, exactly once under the id `job`; another run with the same id changes nothing.
 
-    `source` identifies the frame, so that another job with the same id is refused; None: its files (see `fingerprint`)
-    and its plan (see `plan_of`), which must have no changing value such as the time of day. `earlier`: the `source` of
-    these rows in earlier versions, whose jobs are continued. `rules` None: the server's. Raises BadInput, JobFailed,
-    RowsRejected, and the client's errors.
+    `source` identifies the frame, so that another job with the same id is refused; None: the frame is identified by its
+    files (see `fingerprint`) and its plan (see `plan_of`), which must not contain a changing value such as the time of
+    day. `earlier`: the `source` that earlier versions used for these rows; their jobs are continued. `rules`: None
+    means the server's. Raises BadInput, JobFailed, RowsRejected, and the client's errors.
     """
     server, teller, spark = server or Server(), teller or Silent(), frame.sparkSession
     folder = JobFolder(stage_of(spark, options.stage, job), job)

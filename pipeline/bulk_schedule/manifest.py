@@ -1,12 +1,12 @@
 """The folder of a job.
 
     STAGE/JOB/attempt-<random>/window=<start>/part-*.parquet   delay files of one attempt
-    STAGE/JOB/manifest.json                                    the attempt that is the job, and its files
-    STAGE/JOB/handed.json                                      when the server had all of them in its log
-    STAGE/JOB/done.json                                        the imports, once all of them are imported
+    STAGE/JOB/manifest.json                                    which attempt became the job, and its files
+    STAGE/JOB/handed.json                                      when the server had all files in its log
+    STAGE/JOB/done.json                                        the imports, once all files are imported
 
-Each document is written once: of two runs at the same time, the second uses the document of the first. Only files in
-the manifest are ever handed over.
+Each document is written once: if two runs work on a job at the same time, the second uses the documents of the first.
+Only files in the manifest are ever handed over.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from duemq.storage.manifest import other_format
 FORMAT: Final = 1
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT = "attempt-"
-_READS, _READ_S = 20, 0.25  # of a document that another run is writing
+_READS, _READ_S = 20, 0.25  # how often, and at which interval, to read a document that another run is writing
 
 
 @dataclass(frozen=True, slots=True)
 class JobManifest:
-    """`columns` and `source`: the columns and identity of the table, `print`: a checksum of both. `began`: epoch ms.
+    """`columns` and `source`: the columns and the identity of the table; `print`: a checksum of both. `began`: epoch
+    ms.
 
-    `attempt`: the folder of its files. `rejects`: the folder of the rejected rows, or None.
+    `attempt`: the folder of the job's files. `rejects`: the folder of the rejected rows, or None.
     """
 
     job: str
@@ -58,12 +59,12 @@ class JobManifest:
 
 
 def print_of(columns: Mapping[str, Any], source: str) -> str:
-    """A checksum that tells jobs apart."""
+    """A checksum of a job's columns and source, which distinguishes it from other jobs."""
     return hashlib.sha256(orjson.dumps([columns, source], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class JobFolder:
-    """The folder of one job in its stage; a path stands for a stage that is a folder."""
+    """The folder of one job in its stage. A `stage` that is a path means a folder on a file system."""
 
     def __init__(self, stage: Stage | Path, job: str) -> None:
         if not _JOB.fullmatch(job):
@@ -74,11 +75,11 @@ class JobFolder:
         self.stage.make()
 
     def check(self) -> None:
-        """Raise BadInput if documents cannot be written once here. Call it before writing anything else."""
+        """Raise BadInput if this stage cannot write a document exactly once. Call it before writing anything else."""
         self.stage.check()
 
     def new_attempt(self) -> str:
-        """A unique name for an attempt's folder, which is not created."""
+        """A unique name for an attempt's folder. The folder is not created."""
         return f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
 
     def manifest(self) -> JobManifest | None:
@@ -90,14 +91,14 @@ class JobFolder:
         return JobManifest(**(document | {"files": tuple(WrittenFile(**file) for file in document["files"])}))
 
     def settle(self, manifest: JobManifest) -> JobManifest:
-        """Write this manifest; returns the one that stands, which may be from a faster attempt."""
+        """Write this manifest, and return the manifest of the job, which may be from a faster attempt."""
         self._once("manifest.json", asdict(manifest))
         winner = self.manifest()
         assert winner is not None
         return winner
 
     def handed_at(self) -> int | None:
-        """When the server had accepted the files of the manifest (epoch ms); None if that is unknown."""
+        """When the server had accepted the files in the manifest (epoch ms); None if that is unknown."""
         document = self._read("handed.json")
         return None if document is None else int(document["at"])
 
@@ -105,8 +106,8 @@ class JobFolder:
         self._once("handed.json", {"at": at})
 
     def imports(self) -> dict[str, str | None] | None:
-        """The import of each file of a finished job, by its path below the folder; None for one that the server had
-        forgotten by then."""
+        """The import of each file of a finished job, by the file's path below the folder; None for a file whose import
+        the server had forgotten by then."""
         document: dict[str, str | None] | None = self._read("done.json")
         return document
 
@@ -127,7 +128,7 @@ class JobFolder:
                 return None
             try:
                 return orjson.loads(content)
-            except ValueError as error:  # without hard links, a file that is being written is visible
+            except ValueError as error:  # without hard links, a file is visible while it is being written
                 if number == _READS - 1:
                     raise JobFailed(
                         f"{self.stage.path(name)} is damaged: {error}. It is not in use: make sure that no other run "

@@ -1,7 +1,7 @@
 """A stage in an S3-compatible store, from which nodes import files (`delay_files.import_from = s3://...`).
 
-Spark uses its own client (`s3a:`). Everything else here uses obstore, for the conditional put that a manifest needs
-(`If-None-Match: *`): AWS S3, MinIO, Ceph, R2 and others have it.
+Spark uses its own client (`s3a:`). Everything else here uses obstore, because a manifest needs a conditional put
+(`If-None-Match: *`). AWS S3, MinIO, Ceph, R2 and other stores support it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _OF_OBSTORE: Final = {
     "endpoint": "endpoint", "region": "region", "access_key": "access_key_id", "secret_key": "secret_access_key",
     "session_token": "session_token",
 }  # fmt: skip
-"""obstore's names for the fields of an `ObjectStore`."""
+"""The fields of an `ObjectStore`, with their names in obstore."""
 _CHUNK_BYTES: Final = 8 << 20
 _TRIES: Final = 10
 _PAUSE_S: Final = 0.2
-_RETRIES: Final = 4  # of one request, in some seconds
+_RETRIES: Final = 4  # per request; together they take some seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStage:
-    """See `Stage`. `scheme`: Spark's for this store. `config`: obstore's settings; it takes the others from the AWS
-    variables and roles of each machine."""
+    """See `Stage`. `scheme`: the scheme of Spark's URIs for this store. `config`: settings for obstore, which takes all
+    others from the AWS variables and roles of each machine."""
 
     scheme: str
     bucket: str
@@ -74,7 +74,7 @@ class ObjectStage:
     def make(self) -> None: ...
 
     def check(self) -> None:
-        """Try the conditional put: if the store accepts a second one, it could accept two manifests for a job."""
+        """Test the conditional put: a store that accepts a second one could accept two manifests for a job."""
         import obstore
 
         with self._reached() as store:
@@ -154,7 +154,7 @@ class ObjectStage:
         with self._reached() as store:
             for page in obstore.list(store, prefix=name):
                 obstore.delete(store, [one["path"] for one in page])
-            if "." in name:  # a file, which `list` does not find by its own name
+            if "." in name:  # a file, which `list` does not return for its own name
                 obstore.delete(store, name)
 
     def tidy(self) -> None: ...

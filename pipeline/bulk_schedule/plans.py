@@ -1,7 +1,7 @@
-"""Reads Spark's plan of a frame: its identity, and its size in bytes.
+"""Reads from Spark's plan of a frame what identifies the frame, and its size in bytes.
 
-`explain` works in every kind of session. `semanticHash` would not do: it includes the identity of a Java object, so it
-differs between processes.
+`explain` works in every kind of session. `semanticHash` cannot be used: it includes the identity of a Java object, so
+it differs between processes.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _UNITS: Final[Mapping[str, int]] = {"": 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 4
 
 
 def plan_of(frame: DataFrame) -> str:
-    """The analyzed plan, as a text that is the same in every session. It contains neither the rows of a local list or
-    RDD nor the code of Python functions."""
-    with override(frame.sparkSession, {_FIELDS: "1000000"}):  # plans are not truncated
+    """The analyzed plan, as text that is the same in every session. It contains neither the rows of a local list or RDD
+    nor the code of Python functions."""
+    with override(frame.sparkSession, {_FIELDS: "1000000"}):  # so that Spark does not truncate the plan
         match = _ANALYZED.search(_explained(frame, "extended"))
     text = _OF_PROCESS.sub("", match[1] if match else "")
-    numbers: dict[str, int] = {}  # Spark numbers columns differently in each plan
+    numbers: dict[str, int] = {}  # Spark numbers the columns differently in each plan
     return _NUMBERED.sub(lambda one: f"#{numbers.setdefault(one[1], len(numbers))}", text)
 
 
 def bytes_of(frame: DataFrame) -> int | None:
-    """Spark's estimate of a frame's bytes, from file sizes and column types; None if it has none."""
+    """Spark's estimate of a frame's size in bytes, from file sizes and column types; None without an estimate."""
     match = _SIZE.search(_explained(frame, "cost"))
     if match is None:
         return None
     size = int(float(match[1]) * (1 << _UNITS[match[2] or ""]))
-    return size if size < 1 << 60 else None  # Spark's default for a source without statistics
+    return size if size < 1 << 60 else None  # larger: Spark's default for a source without statistics
 
 
 def _explained(frame: DataFrame, mode: str) -> str:

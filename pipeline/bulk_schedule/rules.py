@@ -1,4 +1,4 @@
-"""The rules of `storage/imports/row_rules.py`, and those for due times, as Spark expressions."""
+"""The rules of `storage/imports/row_rules.py`, and the rules for due times, as Spark expressions."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"
 _LABEL = rf"^(?:{LABEL.pattern})\z"
 LEAD_MS: Final = 10 * 60_000
-_MAX_REPEATED = 100_000  # names that are sent to each executor
+_MAX_REPEATED = 100_000  # how many repeated names may be sent to each executor
 _AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 
 
 @dataclass(frozen=True, slots=True)
 class BulkRules:
-    """`limits` should be the server's. The window of a message (its half hour) must begin `lead_ms` after the start of
-    the job or later: that is the time to write the files. A message is due at most `horizon_ms` after the start.
-    `server_lead_ms`: how long before their windows the server accepts files. `ahead_ms`: by how much the server's
-    clock, which decides, is ahead of this machine's."""
+    """`limits`: these should be the server's. The window of a message (its half hour) must begin at least `lead_ms`
+    after the start of the job; the files are written in this time. A message is due at most `horizon_ms` after the
+    start. `server_lead_ms`: how long before their windows the server accepts files. `ahead_ms`: by how much the
+    server's clock, which decides, is ahead of the clock of this machine."""
 
     limits: ImportLimits = field(default_factory=ImportLimits)
     lead_ms: int = LEAD_MS
@@ -46,7 +46,7 @@ class BulkRules:
 
     @staticmethod
     def of(limits: Limits, lead_ms: int = LEAD_MS) -> BulkRules:
-        """The rules of a server. Raises BadInput if `lead_ms` is shorter than its own lead."""
+        """The rules of a server. Raises BadInput if `lead_ms` is shorter than the server's own lead."""
         if lead_ms < limits.min_lead_ms:
             raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
         ahead_ms = 0 if limits.now_ms is None else limits.now_ms - int(time.time() * 1000)
@@ -60,10 +60,10 @@ class BulkRules:
 def judged(
     frame: DataFrame, columns: Columns, rules: BulkRules, now: int, repeated: DataFrame | None = None
 ) -> DataFrame:
-    """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be scheduled,
-    or null. `now`: the start of the job, epoch ms. `repeated`: from `repeated_names`; None finds them in the same pass,
-    by a shuffle of all rows. Raises BadInput."""
-    if own := next((name for name in frame.columns if name.lower() == REASON), None):  # Spark ignores case
+    """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why the row cannot be
+    scheduled, or null. `now`: the start of the job, in epoch ms. `repeated`: from `repeated_names`; if it is None,
+    repeated names are found in the same pass, by a shuffle of all rows. Raises BadInput."""
+    if own := next((name for name in frame.columns if name.lower() == REASON), None):  # Spark ignores case in names
         raise BadInput(f"column {own}: the table of rejected rows has a column of this name; rename yours")
     rows = with_fields(frame, columns)
     if columns.name is not None:
@@ -74,10 +74,10 @@ def judged(
 
 @contextmanager
 def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | None]:
-    """`_duemq_again, _duemq_twice`: the names that several rows share, and how many rows, for `judged`. None without a
-    column of names, or if too many names are repeated to send them to each executor.
+    """`_duemq_again, _duemq_twice`: the names that several rows share, and the number of these rows, for `judged`.
+    None without a column of names, or if there are too many repeated names to send them to each executor.
 
-    It only reads the column of names, so that payloads are not shuffled.
+    This reads only the column of names, so that payloads are not shuffled.
     """
     if columns.name is None:
         yield None
@@ -88,7 +88,7 @@ def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | N
     exact = _counted(narrow.join(F.broadcast(alike), hashed == F.col(_HASH), "left_semi")).persist()
     try:
         count = alike.count()
-        if count == 0:  # known to be empty: Spark leaves out the join
+        if count == 0:  # Spark knows that this frame is empty, and leaves out the join
             yield _counted(narrow.where(F.lit(False)))
         else:
             yield F.broadcast(exact) if count <= _MAX_REPEATED else None
@@ -98,21 +98,21 @@ def repeated_names(frame: DataFrame, columns: Columns) -> Iterator[DataFrame | N
 
 
 def _counted(frame: DataFrame) -> DataFrame:
-    """The names that more than one row has, and how many rows do."""
+    """The names that more than one row has, and the number of these rows."""
     return frame.groupBy(F.col(OWN + "name").alias(_AGAIN)).agg(F.count("*").alias(_TWICE)).where(F.col(_TWICE) > 1)
 
 
 def _with_twice(frame: DataFrame, repeated: DataFrame) -> DataFrame:
-    """The rows with `_duemq_twice`: how many rows share the name, null for one."""
+    """The rows with `_duemq_twice`: the number of rows with the same name, or null if the name is unique."""
     return frame.join(repeated, F.col(OWN + "name") == F.col(_AGAIN), "left").drop(_AGAIN)
 
 
 Wrong = tuple[Column, list[Column]]
-"""The condition of a broken rule, and its sentence."""
+"""A condition that is true if a row breaks a rule, and the parts of a sentence about it."""
 
 
 def sentence(columns: Columns, field: str, *parts: object) -> list[Column]:
-    """A sentence about a field, in parts."""
+    """The parts of a sentence about a field."""
     about = F.lit(columns.source(field) + ": ")
     return [about, *(part if isinstance(part, Column) else F.lit(part) for part in parts)]
 
@@ -221,9 +221,9 @@ def _labels(labels: Column, says: Says) -> Iterator[Wrong]:
 
 
 def rejected(frame: DataFrame) -> DataFrame:
-    """The rows of a judged frame that cannot be scheduled: the user's columns as they were, and `reason`.
+    """The rows of a judged frame that cannot be scheduled: the user's columns without change, and `reason`.
 
-    Columns of types that Parquet cannot hold (void, calendar interval) become text.
+    Columns of types that Parquet cannot store (void, calendar interval) become text.
     """
     bad_rows = frame.where(F.col(OWN + REASON).isNotNull()).withColumn(REASON, F.col(OWN + REASON))
     return bad_rows.select(
@@ -246,6 +246,6 @@ def _is_unwritable(of: T.DataType) -> bool:
 
 
 def reasons(frame: DataFrame) -> DataFrame:
-    """How many rows of a judged frame are wrong in which field: `field`, `rows`. For a dry run."""
+    """The number of wrong rows in a judged frame by the field that is wrong: `field`, `rows`. For a dry run."""
     wrong = F.regexp_extract(F.col(OWN + REASON), r"^(?:the )?([a-z_]+)", 1)
     return frame.groupBy(wrong.alias("field")).agg(F.count("*").alias("rows")).orderBy(F.desc("rows"), "field")

@@ -18,12 +18,12 @@ from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark.progress import Teller
 
-_LEAST_S: Final = 0.25  # between two requests for the state of the import
+_LEAST_S: Final = 0.25  # the shortest pause between two requests for the state of the import
 _MAX_S: Final = 5.0
-_SHARE: Final = 0.05  # of the time waited so far
-_AGAIN_S: Final = 2.0  # until replicas have applied commands that precede a refused request
-_LISTED: Final = 5  # refused files named in an error
-_CLOCKS_MS: Final = 120_000  # by which the clocks of nodes may differ
+_SHARE: Final = 0.05  # the pause between two requests, as a share of the time waited so far
+_AGAIN_S: Final = 2.0  # a pause until replicas have applied the commands before a refused request
+_LISTED: Final = 5  # refused files listed in an error
+_CLOCKS_MS: Final = 120_000  # the largest expected difference between the clocks of two nodes
 
 
 def hand_over(
@@ -35,16 +35,17 @@ def hand_over(
     failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> frozenset[str]:
-    """Put all files of a job into the log in one request, or none. Files in the log are skipped, refused ones are
-    handed over again. `clock`: the server's.
+    """Put all files of a job into the log in one request, or none of them. Files that are in the log are skipped;
+    refused files are handed over again. `clock`: the server's.
 
-    Returns the paths of files that were handed over earlier and that the server has forgotten, as it does some time
-    after their windows. Raises JobFailed if no file was handed over, or if that is no longer known, and Rejected.
+    Returns the paths of files that were handed over earlier, but whose imports the server has forgotten, as it does
+    some time after their windows. Raises Rejected, and JobFailed if no file was handed over, or if it is no longer
+    known whether any was.
     """
     imports = _imports(client, folder)
     missing = [file for file in manifest.files if not _is_in(imports, file)]
     if missing and (folder.handed_at() is not None or any(_may_be_forgotten(file, clock()) for file in missing)):
-        imports = _imports(client)  # the stage may have had another path
+        imports = _imports(client)  # the stage may have had another path earlier
         missing = [file for file in manifest.files if not _is_in(imports, file)]
     if not missing:
         folder.record_hand_over(clock())
@@ -52,7 +53,7 @@ def hand_over(
         return frozenset()
     over = [file for file in missing if file.sha256 not in imports and _may_be_forgotten(file, clock())]
     handed_at = folder.handed_at()
-    # All files of a job enter the log together: if the server knows one, it had all of them.
+    # All files of a job enter the log together: if the server knows one of them, it has received all of them.
     if handed_at is not None or any(file.sha256 in imports for file in manifest.files):
         _give(client, manifest, [file for file in missing if file not in over], folder, link, failpoint)
         folder.record_hand_over(clock())
@@ -99,7 +100,7 @@ def _give(
     except BatchTooLarge as error:
         raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
     except PastDue as error:
-        # The same request may have succeeded before and its answer was lost.
+        # The same request may have succeeded before, and its answer may have been lost.
         time.sleep(_AGAIN_S)
         imports = _imports(client)
         if all(_is_in(imports, file) for file in missing):
@@ -124,16 +125,16 @@ def imported(
     forgotten: frozenset[str] = frozenset(),
     failpoint: Failpoint = no_failpoint,
 ) -> dict[str, str | None]:
-    """Wait until each file is imported or refused. Returns the id of each import by the file's path, None for
+    """Wait until each file is imported or refused. Returns the id of each import by the path of its file, and None for
     `forgotten` files.
 
-    Raises JobFailed if files were refused, with the number of rows that are scheduled and that are not.
+    Raises JobFailed if files were refused; the error has the numbers of rows that are and are not scheduled.
     """
     files = [file for file in manifest.files if file.path not in forgotten]
     failpoint("waiting")
     since = time.monotonic()
     while True:
-        # The number alone is cheap, whatever the files: each node has the same files to import.
+        # Ask only for the number: this is cheap, however many files each node has to import.
         waiting = patiently(lambda: client.count_imports("pending", _below(folder)))
         teller.share(max(len(files) - waiting, 0), len(files))
         if not waiting:
@@ -183,7 +184,7 @@ def _below(folder: JobFolder) -> str:
 
 
 def _imports(client: Admin, folder: JobFolder | None = None) -> dict[str, FileImport]:
-    """The imports of a job, or of all, by content. A refused content may have been imported later."""
+    """The imports of a job, or of all jobs, by the files' content. An import replaces an earlier refusal."""
     imports = patiently(lambda: client.imports(below="" if folder is None else _below(folder)))
     by_sha256: dict[str, FileImport] = {}
     for one in imports:

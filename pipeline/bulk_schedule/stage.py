@@ -1,6 +1,6 @@
-"""The stage: where the driver, every executor and the server's nodes see the files of a job.
+"""The stage: the place where the driver, every executor and the server's nodes see the files of a job.
 
-It is a folder with the same path for all of them, or an S3-compatible store (`object_stage.py`).
+It is a folder with the same path on all of them, or an S3-compatible store (`object_stage.py`).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.EOPNOTS
 
 
 class Stage(Protocol):
-    """The stage of one job, which is pickled for executors. Names are relative, with `/` between their parts."""
+    """The stage of one job. It is pickled for executors. Names are relative paths, with `/` between their parts."""
 
     @property
     def place(self) -> str:
-        """The stage, for a sentence."""
+        """The location of the stage, for a sentence."""
 
     def uri(self, name: str) -> str:
-        """Spark's URI of a file."""
+        """Spark's URI for a file."""
 
     def path(self, name: str) -> str:
-        """The server's path of a file."""
+        """The server's path for a file."""
 
     def make(self) -> None:
         """Create the stage. Raises BadInput."""
 
     def check(self) -> None:
-        """Raise BadInput if documents cannot be written once here. Call it before writing anything else."""
+        """Raise BadInput if documents cannot be written exactly once here. Call it before writing anything else."""
 
     def read(self, name: str) -> bytes | None:
-        """A small document, or None."""
+        """The content of a small document, or None if it does not exist."""
 
     def write_once(self, name: str, content: bytes) -> None:
         """Write a document durably and atomically, unless it exists."""
@@ -58,10 +58,10 @@ class Stage(Protocol):
         """All files below a folder with their sizes in bytes, sorted by name."""
 
     def local(self, name: str) -> AbstractContextManager[Path]:
-        """A file of this machine's disk with the same content, inside the block. Raises FileNotFoundError."""
+        """A local file with the same content, for use inside the block. Raises FileNotFoundError."""
 
     def folders(self) -> list[str]:
-        """Names of the folders at the top."""
+        """The names of the top-level folders."""
 
     def remove(self, name: str) -> None:
         """Try to remove a file, or a folder with its content."""
@@ -81,7 +81,7 @@ class FolderStage:
         return str(self.folder)
 
     def uri(self, name: str) -> str:
-        return f"file://{self.folder / name}"  # Hadoop wants it unquoted
+        return f"file://{self.folder / name}"  # Hadoop expects an unquoted path
 
     def path(self, name: str) -> str:
         return str(self.folder / name)
@@ -93,7 +93,7 @@ class FolderStage:
             raise BadInput(f"the stage {self.folder.parent} cannot be used: {error}") from error
 
     def check(self) -> None:
-        """Mounted object stores and some network shares support neither hard links nor O_EXCL."""
+        """Write a file as a test: mounted object stores and some network shares have neither hard links nor O_EXCL."""
         name = f"{uuid.uuid4().hex}{_NEW}"
         try:
             self.write_once(name, b"{}")
@@ -128,7 +128,7 @@ class FolderStage:
         try:
             sync_folder(self.folder)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # not every file system syncs folders
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # not all file systems sync folders
                 raise
 
     def write(self, name: str, content: bytes) -> None:
@@ -161,7 +161,7 @@ class FolderStage:
 
 
 def stage_of(spark: SparkSession, place: str | Path, job: str) -> Stage:
-    """The stage of a job below a folder or `s3a://BUCKET/PREFIX`, which is not created. Raises BadInput."""
+    """The stage of a job below a folder or `s3a://BUCKET/PREFIX`. It is not created. Raises BadInput."""
     uri = uri_of(place)
     if (folder := local_path(uri)) is not None:
         return FolderStage(folder / job)

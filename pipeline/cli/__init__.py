@@ -1,1 +1,1 @@
-"""The commands below `duemq spark`. `duemq` finds them by the entry point `duemq.commands`."""
+"""The commands below `duemq spark`. `duemq` finds them through the entry point `duemq.commands`."""

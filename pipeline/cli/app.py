@@ -1,4 +1,4 @@
-"""`duemq spark`. `duemq spark --help` imports the modules below, so they import Spark inside their functions."""
+"""`duemq spark`. Its `--help` imports the modules below, so these import Spark only inside their functions."""
 
 from __future__ import annotations
 

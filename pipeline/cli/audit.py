@@ -1,4 +1,4 @@
-"""`duemq spark audit`: is every message accounted for?"""
+"""`duemq spark audit`: checks whether every message is accounted for."""
 
 from __future__ import annotations
 

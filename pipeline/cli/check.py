@@ -1,4 +1,4 @@
-"""`duemq spark check` and `duemq spark script`: check Spark's environment, and find the script for spark-submit."""
+"""`duemq spark check` and `duemq spark script`: check Spark's environment, and print the script for spark-submit."""
 
 from __future__ import annotations
 

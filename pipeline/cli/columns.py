@@ -1,5 +1,5 @@
-"""The options for reading a table and mapping its columns to messages, for all commands that make messages; and the
-output of their dry runs."""
+"""The options for reading a table and mapping its columns to messages, shared by all commands that make messages; and
+the output of their dry runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def columns_of(
     order: str | None = None,
     nulls: bool = False,
 ) -> Columns:
-    """The mapping by these options. Raises BadInput, and BadParameter for options that contradict each other."""
+    """The mapping that these options describe. Raises BadInput, and BadParameter for options that contradict each
+    other."""
     from duemq.pipeline.columns import HEADER_PREFIX, Columns
 
     if payload is not None and payload_base64 is not None:
@@ -104,8 +105,8 @@ def columns_of(
 
 
 def chosen(frame: DataFrame, where: str | None, select: list[str] | None) -> DataFrame:
-    """The rows and columns by `--where` and `--select`. Malformed lines stay, because they have no columns to test.
-    Raises BadInput for wrong SQL."""
+    """The rows and columns that `--where` and `--select` choose. Malformed lines stay, because they have no columns to
+    test. Raises BadInput for wrong SQL."""
     from pyspark.sql import functions as F
 
     from duemq.pipeline.columns import CORRUPT

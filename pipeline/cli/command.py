@@ -1,8 +1,8 @@
 """Shared by the commands of `duemq spark`: options, the session, and the display of progress and errors.
 
 Exit codes are those of `duemq` (docs/reference/cli.md): 1 for a failure and for an audit that found violations, 2 for a
-wrong command, 7 for rejected rows and a server that refused, 8 for a server that cannot be reached, 130 for Ctrl-C. An
-audit or forecast that fails ends with 9, because 1 is a verdict there.
+wrong command, 7 for rejected rows and for a refusal by the server, 8 for a server that cannot be reached, 130 for
+Ctrl-C. An audit or forecast that fails ends with 9, because there 1 is a result.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DeadLetters = Annotated[str, typer.Option(metavar="TOPIC", help="As topics.dead_
 
 
 def examples(*lines: str) -> str:
-    """An epilog with commands to copy."""
+    """An epilog with example commands."""
     return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
 
 
@@ -68,7 +68,7 @@ def echo_json(document: Any) -> None:
 
 
 def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, str]:
-    """Settings from the NAME=VALUE pairs of `option`. Raises BadParameter."""
+    """The settings in the NAME=VALUE pairs of `option`. Raises BadParameter."""
     settings = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
@@ -79,14 +79,14 @@ def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, st
 
 
 def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka:
-    """The connection to Kafka by `--kafka-set` and the environment. Raises BadConfig."""
+    """The connection to Kafka from `--kafka-set` and the environment. Raises BadConfig."""
     from duemq.pipeline.logs.kafka import configured
 
     return configured(bootstrap, settings_of(pairs, "--kafka-set"), os.environ)
 
 
 def instant_of(text: str, option: str) -> int:
-    """The epoch ms of an option's value. Raises BadParameter."""
+    """The epoch ms for the value of an option. Raises BadParameter."""
     try:
         return parse_instant(text, option, text=True)
     except Rejected as error:
@@ -94,7 +94,7 @@ def instant_of(text: str, option: str) -> int:
 
 
 def duration_of(text: str, option: str) -> int:
-    """The milliseconds of an option's value. Raises BadParameter."""
+    """The milliseconds for the value of an option. Raises BadParameter."""
     try:
         return parse_duration(text, option, text=True)
     except Rejected as error:
@@ -130,8 +130,8 @@ def spark_session(
 
 @contextmanager
 def report_errors(as_json: bool, failed: int = FAILED) -> Iterator[None]:
-    """Report errors as one line on stderr, with `--json` also as a document on stdout, and an exit code; `failed` is
-    the default. Errors that are not duemq's keep their traceback."""
+    """Report an error as one line on stderr, with `--json` also as a document on stdout, and end with an exit code;
+    `failed` is the default code. Errors that are not duemq's are shown with their traceback."""
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -157,7 +157,7 @@ def code_of(error: Exception, failed: int = FAILED) -> int:
 
 @contextmanager
 def telling(as_json: bool) -> Iterator[Teller]:
-    """Progress on stderr: a bar on a terminal, else a line per step, and nothing for `--json`."""
+    """Progress on stderr: a bar on a terminal, otherwise a line per step; nothing with `--json`."""
     from duemq.pipeline.spark.progress import Silent
 
     if as_json:

@@ -18,8 +18,8 @@ EXAMPLES = common.examples(
     "duemq bench steady --rate 20000 --json bench.json; duemq spark forecast /backup/duemq --capacity bench.json",
     "duemq spark forecast /var/lib/duemq --json | jq '.hot[0]'",
 )
-_SHOWN = 12  # lines of a table on a terminal
-_NAMED = 3  # topics of a hot second
+_SHOWN = 12  # rows of a table that are shown on a terminal
+_NAMED = 3  # topics that are listed for a hot second
 
 
 def forecast(
@@ -77,7 +77,7 @@ def forecast(
 
 
 def show(done: Forecast, page: str | None) -> None:
-    """Print the summary for people. `page`: its place, if one was written."""
+    """Print the summary for readers. `page`: its path or URI, if a page was written."""
     from rich.console import Console
     from rich.table import Table
 

@@ -83,7 +83,7 @@ def history(
 
 
 def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int]:
-    """Join small files; returns their numbers before and after by kind."""
+    """Join small files. Returns the number of files of each kind before and after."""
     counts: dict[str, int] = {}
     for kind in ("deliveries", "outcomes"):
         teller.step(f"joining files of {kind}")
@@ -95,7 +95,7 @@ def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int
 
 
 def with_jars(conf: list[str] | None) -> list[str]:
-    """The settings with the jars of `DUEMQ_SPARK_JARS`, which a session without Kafka does not add."""
+    """The settings, with the jars in `DUEMQ_SPARK_JARS`, which a session without Kafka does not add."""
     from duemq.pipeline.spark.connector import JARS_VARIABLE
 
     settings = common.settings_of(conf)

@@ -131,7 +131,7 @@ def schedule(
 
 
 def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> BulkRules:
-    """The rules of the server. If a dry run cannot reach it, it says so and takes the defaults."""
+    """The server's rules. If a dry run cannot reach the server, it reports this and uses the defaults."""
     from duemq.client.http.errors import Unavailable, Unreachable
     from duemq.pipeline.bulk_schedule.rules import BulkRules
 
@@ -170,8 +170,8 @@ def _identity(
     database: tuple[str | None, str | None],
     reader: str,
 ) -> tuple[str, str, str | None]:
-    """The job's id, its identity, and its identity in earlier versions. `source`: a path, or a name in the catalog;
-    `database`: a URL and a table; `reader`: the options of the reader."""
+    """The job's id, its identity, and the identity that earlier versions gave it. `source`: a path, or a name in the
+    catalog; `database`: a URL and a table; `reader`: the options of the reader."""
     from duemq.pipeline.bulk_schedule.manifest import print_of
     from duemq.pipeline.bulk_schedule.plans import plan_of
     from duemq.pipeline.errors import BadInput

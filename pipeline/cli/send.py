@@ -1,4 +1,4 @@
-"""`duemq spark send`: the rows of a table become messages under their names, through Kafka."""
+"""`duemq spark send`: the rows of a table become messages, sent under their names through Kafka."""
 
 from __future__ import annotations
 

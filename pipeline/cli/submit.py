@@ -1,4 +1,4 @@
-"""The script for `spark-submit`: the commands of `duemq spark` in an existing Spark.
+"""The script for `spark-submit`: it runs the commands of `duemq spark` in an existing Spark.
 
     spark-submit --master spark://host:7077 --archives environment.tar.gz#environment \\
         $(duemq spark script) schedule /shared/reminders ...

@@ -1,4 +1,4 @@
-"""Reads messages from users' tables, for bulk schedule and send; mass move uses its reader of times."""
+"""Reads messages from users' tables, for bulk schedule and send; bulk move uses its reader of times."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.columns.fields import with_fields

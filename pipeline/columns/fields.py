@@ -17,7 +17,7 @@ from duemq.pipeline.errors import BadInput
 _BASE64 = r"^[A-Za-z0-9+/]*={0,2}\z"
 _AS_JSON = {
     "ignoreNullFields": "false",
-    # By default times are in the session's zone and cut to milliseconds.
+    # By default, times are written in the session's zone and cut to milliseconds.
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -25,10 +25,10 @@ _AS_JSON = {
 
 
 def with_fields(frame: DataFrame, columns: Columns) -> DataFrame:
-    """The frame with the parts of a message in further columns, named by field with the prefix `OWN`.
+    """The frame with the parts of a message in additional columns, each named after its field with the prefix `OWN`.
 
-    A value that cannot be read is null, and `UNREAD` (with the prefix) has a sentence with the field and the value; it
-    is null for a row that could be read. Raises BadInput for missing columns and wrong types.
+    A value that cannot be read becomes null, and `UNREAD` (with the prefix) has a sentence with the field and the
+    value; it is null if the whole row could be read. Raises BadInput for missing columns and wrong types.
     """
     if clashes := [name for name in frame.columns if name.startswith(OWN)]:
         raise BadInput(f"column {clashes[0]}: names that begin with {OWN} are used here")
@@ -187,7 +187,7 @@ class _Reader:
 
 
 def _not_finite(kind: T.DataType, value: Column) -> Column:
-    """Whether a number inside a value is NaN or infinite; null for a null part."""
+    """Whether any number inside a value is NaN or infinite; null if a part is null."""
     if isinstance(kind, T.DoubleType | T.FloatType):
         return F.isnan(value) | (F.abs(value) == float("inf"))
     if isinstance(kind, T.ArrayType):
@@ -202,7 +202,7 @@ def _not_finite(kind: T.DataType, value: Column) -> Column:
 
 
 def _has_floats(kind: T.DataType) -> bool:
-    return any(name in kind.simpleString() for name in ("double", "float"))  # also true for a field of that name
+    return any(name in kind.simpleString() for name in ("double", "float"))  # also true if a field has such a name
 
 
 def _header(name: Column, value: Column) -> Column:

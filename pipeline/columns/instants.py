@@ -1,7 +1,7 @@
-"""Reads times of a table as epoch ms, in Spark expressions.
+"""Reads the times in a table as epoch ms, with Spark expressions.
 
 The result never depends on the zone of the session (`spark.sql.session.timeZone`) or of Java. A time without a zone is
-read in the given zone; without one it is refused.
+read in the given zone; if none is given, the time is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duemq.model.timing import FIRST_MS
 from duemq.pipeline.errors import BadInput
 
 UNITS: Final = {"ms": 1, "s": 1000}
-"""Units of whole numbers, in ms."""
+"""Units of whole numbers, with their length in ms."""
 A_TIME: Final = "a timestamp, a date-time with a zone (RFC 3339), or epoch ms as a whole number"
 _DIGITS = r"^[+-]?\d{1,18}\z"
 _DATE = r"^\d{4}-\d\d-\d\d"
@@ -33,31 +33,31 @@ _DAY_US = 86_400_000_000
 _DAYS = tuple(day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 _NO_ZONE = "has no time zone, and none is given for such times"
 _YEARS = "is not in the years 1 to 9999"
-_SHOWN = 60  # characters of a wrong value
+_SHOWN = 60  # how many characters of a wrong value a sentence shows
 LONG_PAST_MS: Final = 86_400_000
 LONG_PAST: Final = "is more than a day past (with past=send it is delivered at once)"
 
 
 class Time(NamedTuple):
-    """A column as times. `ms`: epoch ms (bigint), rounded up, so that no message is early. `problem`: the end of a
-    sentence about a wrong value, else null."""
+    """A column read as times. `ms`: epoch ms (bigint), rounded up, so that no message is early. `problem`: the end of a
+    sentence about a wrong value; null if the value is right."""
 
     ms: Column
     problem: Column
 
 
 def is_whole(kind: DataType) -> bool:
-    """Whether the values of this type are whole numbers. Some databases only have decimal(38,0)."""
+    """Whether the values of this type are whole numbers. Some databases have decimal(38,0) as their only such type."""
     return isinstance(kind, IntegralType) or (isinstance(kind, DecimalType) and kind.scale == 0)
 
 
 def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: str = "ms") -> Time | None:
-    """A column of this type as times; None if the type cannot be a time, or not without a zone.
+    """A column of this type read as times; None if the type cannot be a time, or can be one only with a zone.
 
-    Whole numbers count `unit`s, timestamps are instants, text is digits (`unit`s) or a date-time of
-    `model/date_time.py`. A time before March 1973 is refused as a default value or another unit. With `zone`, text
-    without an offset, TIMESTAMP_NTZ and DATE (midnight) are times there; times that the zone's clocks skip or repeat
-    are refused.
+    Whole numbers are in `unit`s; timestamps are instants; text is digits (in `unit`s) or a date-time as in
+    `model/date_time.py`. A time before March 1973 is refused, because it is a default value or in another unit. With
+    `zone`, text without an offset, TIMESTAMP_NTZ and DATE (midnight) are times in that zone; times that the zone's
+    clocks skip or repeat are refused.
     """
     if (time := _read(value, kind, zone, unit)) is None:
         return None
@@ -80,7 +80,7 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     def both(time: Time) -> Column:
         return F.struct(time.ms.alias("ms"), time.problem.alias("problem"))
 
-    # The argument of a lambda is computed once. Copies for each use would exceed Java's limit for a method.
+    # The argument of a lambda is computed once. Copying its expression would exceed Java's size limit for a method.
     once = F.transform(F.array(both(time)), lambda one: both(bounded(one["ms"], one["problem"])))[0]
     return Time(once["ms"], once["problem"])
 
@@ -129,7 +129,7 @@ def check_name_of_zone(zone: str) -> None:
 
 
 def check_zone(spark: SparkSession, zone: str) -> None:
-    """Raise BadInput if Spark's Java does not know the zone: Java has its own database."""
+    """Raise BadInput if Spark's Java does not know the zone: Java has its own database of zones."""
     check_name_of_zone(zone)
     try:
         spark.range(1).select(F.from_utc_timestamp(F.timestamp_micros(F.lit(0)), zone)).head()
@@ -138,7 +138,7 @@ def check_zone(spark: SparkSession, zone: str) -> None:
 
 
 def ceil_ms(micros: Column) -> Column:
-    """Epoch ms of epoch microseconds, rounded up."""
+    """Epoch microseconds as epoch ms, rounded up."""
     # Doubles are not exact: from the year 2255 on they cannot hold microseconds.
     return F.call_function("div", micros, F.lit(1000)) + (micros % 1000 > 0).cast("bigint")
 
@@ -146,13 +146,13 @@ def ceil_ms(micros: Column) -> Column:
 def _of_text(text: Column, zone: str | None, unit: str) -> Time:
     # Spark's timestamps drop digits below microseconds.
     below = text.rlike(_BELOW_MICROS).cast("bigint")
-    # Spark needs seconds before a zone.
+    # Spark requires seconds before a zone.
     whole = F.regexp_replace(F.upper(text), r"^(.{16})([Z+-])", "$1:00$2")
     number = _scaled(text.try_cast("bigint"), unit)
     ms = F.when(text.rlike(_DIGITS), number).when(
         text.rlike(_ZONED), ceil_ms(F.unix_micros(F.try_to_timestamp(whole)) + below)
     )
-    # The server's own parser reads rarer forms; other rows pass it a null.
+    # The server's own parser reads rarer forms; for all other rows it gets a null.
     odd = text.rlike(_DATE) & ~text.rlike(_ZONED) & ~text.rlike(_LOCAL)
     read = F.udf(partial(_parsed, zone=zone), "ms bigint, why string", useArrow=False)(F.when(odd, text))
     ms = ms.when(odd, read["ms"])
@@ -184,9 +184,9 @@ def _scaled(number: Column, unit: str) -> Column:
 
 
 def _wall_us(local: Column) -> Column:
-    """A TIMESTAMP_NTZ or DATE as microseconds since 1970 on its clock; null outside the years 1 to 9999.
+    """A TIMESTAMP_NTZ or DATE as microseconds since 1970 on the same clock; null outside the years 1 to 9999.
 
-    It is computed by field, because every conversion to TIMESTAMP uses the zone of the session.
+    This is computed from the fields, because every conversion to TIMESTAMP uses the zone of the session.
     """
     day, wall = F.unix_date(local.cast("date")).cast("bigint"), local.cast("timestamp_ntz")
     second = day * 86_400 + F.hour(wall) * 3_600 + F.minute(wall) * 60
@@ -195,10 +195,11 @@ def _wall_us(local: Column) -> Column:
 
 
 def _in_zone(wall: Column, zone: str) -> tuple[Column, Column]:
-    """Epoch microseconds of a time on the clocks of a zone, and why there are none.
+    """Epoch microseconds of a time on the clocks of a zone, and a sentence if the clocks skip or repeat the time.
 
-    The zone's offsets a day before and a day after are those before and after any change. The result is the moment at
-    which the clock, with one of the two, shows the time; in a gap neither does, in an overlap both do.
+    The zone's offsets a day before and a day after the time are the offsets before and after any change. The result is
+    the moment at which the clock, with one of the two offsets, shows the time. In a gap this is true for neither
+    offset, in an overlap for both.
     """
 
     def offset(at: Column) -> Column:

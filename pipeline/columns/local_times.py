@@ -1,7 +1,7 @@
-"""Reads times without a zone in files as TIMESTAMP_NTZ.
+"""Reads times without a zone from files as TIMESTAMP_NTZ.
 
-Spark's default is to guess: it reads them as TIMESTAMP, in the zone of the session (text) or of Java (ORC). Instants
-stay TIMESTAMP.
+By default Spark guesses: it reads them as TIMESTAMP, in the zone of the session (text) or of Java (ORC). Instants stay
+TIMESTAMP.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UTC: Final = frozenset({
 
 
 def load(spark: SparkSession, reader: DataFrameReader, kind: str, name: str, options: Mapping[str, str]) -> DataFrame:
-    """Load files with a reader for the format `kind` with `options`. Raises BadInput, and Spark's errors."""
+    """Load files of the format `kind` through a reader with these `options`. Raises BadInput, and Spark's errors."""
     if kind == "orc":
         return _orc(spark, reader, name)
     if kind == "parquet":
@@ -41,7 +41,7 @@ def load(spark: SparkSession, reader: DataFrameReader, kind: str, name: str, opt
 
 
 def need_java_in_utc(spark: SparkSession, name: str) -> None:
-    """Raise BadInput if the Java of the tasks that read `name` is not in UTC.
+    """Raise BadInput if the Java processes of the tasks that read `name` are not in the zone UTC.
 
     ORC and database drivers convert local times through Java's zone, which silently changes times that the zone skips.
     For some databases Spark also shifts all times by the zone's offset.
@@ -60,7 +60,7 @@ def need_java_in_utc(spark: SparkSession, name: str) -> None:
 
 
 def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
-    """ORC stores local times; only as text they do not depend on the zone of the session."""
+    """Load ORC files. Their local times are read as text: otherwise they would depend on the session's zone."""
     frame = reader.load(name)
     local = [field.name for field in frame.schema if isinstance(field.dataType, T.TimestampType)]
     if not local:
@@ -71,7 +71,7 @@ def _orc(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
 
 
 def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFrame:
-    """INT96 timestamps have no zone: Spark and Hive write instants, Impala local times. Files from Spark are marked."""
+    """Load Parquet. INT96 has no zone: Spark and Hive write instants, Impala local times. Spark marks its own files."""
     with override(spark, _INFER | {_INT96: "false"}):
         try:
             return _pinned(reader, reader.load(name), name)
@@ -92,7 +92,7 @@ def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFra
             raise
         return False
 
-    # The other reader does not check types.
+    # The reader that is not vectorized does not check types.
     with override(spark, {"spark.sql.parquet.enableVectorizedReader": "true"}):
         fields = [T.StructField(one.name, T.TimestampNTZType() if is_int96(one) else one.dataType) for one in schema]
     return reader.schema(T.StructType(fields)).load(name)
@@ -109,13 +109,13 @@ def text_schema(
         reader = reader.option("timestampNTZFormat", form)
     with override(spark, _INFER | {PARTITION_TYPES: "false"}):
         frame = reader.load(name)
-        # Some values of a TIMESTAMP have a zone and others may have none: judge each row by its text.
+        # Some values in a TIMESTAMP column have a zone and others may have none: judge each row by its text.
         return frame.schema if zoned else _replaced(frame.schema, T.TimestampType, T.StringType())
 
 
 def _pinned(reader: DataFrameReader, frame: DataFrame, name: str) -> DataFrame:
-    """The frame with its present schema fixed: a Connect session analyzes a frame at each action, with the settings of
-    that moment."""
+    """The frame with its present schema fixed: a Connect session analyzes a frame again at each action, with the
+    settings at that moment."""
     schema = frame.schema
     local = _replaced(schema, T.TimestampNTZType, T.StringType()) != schema
     return reader.schema(schema).load(name) if local else frame

@@ -13,9 +13,9 @@ from duemq.pipeline.columns.instants import UNITS, check_name_of_zone
 from duemq.pipeline.errors import BadInput
 
 OWN: Final = "_duemq_"  # the prefix of columns that are added to the user's
-HIDDEN: Final = "__duemq_"  # the prefix of columns that our readers add, which sentences do not mention
+HIDDEN: Final = "__duemq_"  # the prefix of columns that our readers add, which error texts leave out
 CORRUPT: Final = HIDDEN + "corrupt"
-"""The column of `csv_table` with the text of a malformed line, null for other rows."""
+"""The column in the result of `csv_table` with the text of a malformed line; null for other rows."""
 NOT_UTF8: Final = "\N{REPLACEMENT CHARACTER}"  # Java's replacement for bytes outside the encoding
 FIELDS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
 UNREAD: Final = "unread"
@@ -27,15 +27,17 @@ HEADER_PREFIX: Final = "header."
 class Columns:
     """The user's columns for each part of a message.
 
-    `topic`: a column, or `to`: one topic for all rows. `payload`: a string or binary column; a struct, map or array, or
+    `topic`: a column; or `to`: one topic for all rows. `payload`: a string or binary column; a struct, map or array, or
     several columns, become JSON. `headers`: a map, an array of structs `name, value`, text with a JSON object, or a
-    column per header name (null: no such header). `labels`: an array, or columns of text, split at commas (null: none).
-    `name`: your unique names, to join the ids by. `order`: sorts rows due in the same millisecond.
+    column per header name (null: no such header). `labels`: an array, or text columns, split at commas (null: no
+    labels). `name`: your unique names, by which the ids can be joined to the table. `order`: columns that sort rows due
+    in the same millisecond.
 
-    `due` and `expires` are times, see `read_time`: `zone` is for times without one (such as Europe/Berlin), `unit` for
-    whole numbers, "ms" or "s" since 1970. `payload_base64`: the payload is text in base64. `header_prefix`: columns
-    with this prefix are headers too, named by the rest, and win over equal names in `headers`. `nulls`: null payloads
-    and header values are sent as null; by default such rows are refused, because null may also mean a missing value.
+    `due` and `expires` are times (see `read_time`): `zone` is the zone of times without one (such as Europe/Berlin),
+    `unit` the unit of whole numbers, "ms" or "s" since 1970. `payload_base64`: the payload is text in base64.
+    `header_prefix`: columns with this prefix are headers, too, named by the rest of the column name; they override
+    equal names in `headers`. `nulls`: null payloads and header values are sent as null; by default such rows are
+    refused, because null may also mean a missing value.
     """
 
     due: str
@@ -70,7 +72,7 @@ class Columns:
         return self.headers is not None or self.header_prefix is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """As values for JSON. `nulls` is left out if it is not set, to keep ids of older jobs, which hash these."""
+        """The mapping as JSON values. `nulls` is left out unless it is set: older jobs have a checksum without it."""
         return {name: value for name, value in asdict(self).items() if name != "nulls" or value}
 
     def source(self, field: str) -> str:
@@ -85,5 +87,5 @@ class Columns:
 
 
 def column(name: str) -> Column:
-    """The column of exactly this name, also with dots and backticks."""
+    """The column with exactly this name, which may contain dots and backticks."""
     return F.col("`" + name.replace("`", "``") + "`")

@@ -1,4 +1,4 @@
-"""The session's settings for S3-compatible stores (`fs.s3a.*`), for code with another client than Spark's."""
+"""The session's settings for S3-compatible stores (`fs.s3a.*`), for code that does not use Spark's client."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from duemq.storage.object_store import ObjectStore
 
 
 def store_of(spark: SparkSession, bucket: str) -> ObjectStore:
-    """The settings `spark.hadoop.fs.s3a.*`; those of the bucket win. Clients take missing ones from the AWS variables,
-    profiles and roles of each machine."""
+    """The settings `spark.hadoop.fs.s3a.*`; settings for this bucket override them. Clients take missing settings from
+    the AWS variables, profiles and roles of each machine."""
 
     def setting(name: str) -> str:
         of_all = spark.conf.get(f"spark.hadoop.fs.s3a.{name}", "")

@@ -1,7 +1,7 @@
-"""Names of folders and files as URIs that are the same for the driver and every executor.
+"""Writes folders and files as URIs that are the same for the driver and every executor.
 
 Spark resolves a path without a scheme on the cluster's default file system, where users would not look for the output
-of `--out reports`. Here it is a path of this machine.
+of `--out reports`. Here such a path is on this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_THERE: Final = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 
 
 def uri_of(place: str | Path) -> str:
-    """The URI of a folder or file, unquoted as Hadoop wants it.
+    """The URI of a folder or file, unquoted, as Hadoop expects it.
 
     A path without a scheme is on this machine: `reports` becomes `file:///home/me/reports`. Raises BadInput for an
     unknown scheme, a `file:` URI with a host, and an empty text.
@@ -70,8 +70,8 @@ def below(uri: str, name: str) -> str:
 
 
 def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
-    """Hadoop's objects for the file system of a URI and the path, with Spark's settings and logins. Not in a Connect
-    session. Methods of both raise Py4JJavaError."""
+    """Hadoop's objects for the file system of a URI and for the path, with Spark's settings and logins. Not available
+    in a Connect session. Methods of both raise Py4JJavaError."""
     java: Any = spark._jvm
     path = java.org.apache.hadoop.fs.Path(uri)
     return path.getFileSystem(spark._jsc.hadoopConfiguration()), path
@@ -80,7 +80,7 @@ def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
 def destination(spark: SparkSession, place: str | Path, option: str, *, new: bool = False) -> str:
     """The URI of a folder for Spark's output. Call it before the work starts.
 
-    `option`: the option that named it, for the sentence. `new`: the folder must not exist. Raises BadInput as `uri_of`,
+    `option`: the option that names it, for the sentence. `new`: the folder must not exist. Raises BadInput as `uri_of`,
     and if Spark cannot reach the file system.
     """
     try:
@@ -94,7 +94,7 @@ def destination(spark: SparkSession, place: str | Path, option: str, *, new: boo
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Raise Spark's errors for a table or files that cannot be read as BadInput."""
+    """Raise BadInput for Spark's errors about a table or files that cannot be read."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -113,7 +113,7 @@ def _exists(spark: SparkSession, uri: str, option: str) -> bool:
 
 
 def _why(error: PySparkException | Py4JJavaError) -> str:
-    """The line of the cause; for an error with a condition of Spark's, the first line."""
+    """The line with the cause; the first line if the error has one of Spark's conditions."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, PySparkException) and error.getCondition() is not None and lines:
         return lines[0].partition(" SQLSTATE:")[0].rstrip(".")

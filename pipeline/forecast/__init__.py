@@ -1,7 +1,8 @@
-"""Due times of pending messages: load per topic and minute, hot seconds, and how late a measured capacity would be.
+"""Forecast from the due times of pending messages: load per topic and minute, hot seconds, and how late messages will
+be at a measured capacity.
 
-`store.py` and `read.py` read a data folder at rest or a backup; `load.py` counts, DataFrame in, DataFrame out;
-`capacity.py` says what a machine can deliver; `page.py` draws.
+`store.py` and `read.py` read a backup or the data folder of a stopped server; `load.py` counts, from DataFrames to
+DataFrames; `capacity.py` finds how many messages a machine can deliver; `page.py` draws.
 """
 
 import duemq.pipeline.needs_spark  # noqa: F401

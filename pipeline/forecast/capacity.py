@@ -1,4 +1,4 @@
-"""How many messages a second a machine delivers: given, or measured."""
+"""How many messages a machine delivers per second: a given or a measured number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(text: str | None) -> Capacity:
-    """The capacity in a number, or in a file of `duemq bench steady --json FILE`; None takes that of
+    """The capacity given as a number, or in a file from `duemq bench steady --json FILE`; None means the capacity in
     docs/explain/benchmarks.md. Raises BadInput."""
     if text is None:
         return Capacity(MEASURED, "the steady figure of docs/explain/benchmarks.md, two cores")
@@ -35,7 +35,7 @@ def capacity_of(text: str | None) -> Capacity:
 
 
 def _of_report(path: Path) -> Capacity:
-    """The highest rate that was accepted and delivered in a steady scenario without a fault."""
+    """The highest rate at which messages were accepted and delivered in a steady scenario that had no fault."""
     try:
         scenarios = orjson.loads(path.read_bytes())["scenarios"]
         rates = [

@@ -1,4 +1,4 @@
-"""A forecast from beginning to end: count pending messages, write tables, and summarize them for people."""
+"""A forecast from beginning to end: count pending messages, write tables, and summarize them for readers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from duemq.pipeline.spark.progress import Teller, step
 
 OTHERS: Final = "(others)"
 LATE_MS: Final = 1_000  # the model's resolution
-_LISTED: Final = 100  # late minutes in the result; the table has all
-_NAMED: Final = 6  # topics in the plot
+_LISTED: Final = 100  # late minutes in the result; the table has all of them
+_NAMED: Final = 6  # topics that are shown by name in the plot
 _BARS: Final = 240
 _STEPS_MS: Final = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1_440))
 
@@ -42,7 +42,7 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class HotSecond:
-    """`topics`: with their messages, largest first. `late_ms`: how late its last message goes out."""
+    """`topics`: names with their number of messages, largest first. `late_ms`: how late the last message goes out."""
 
     second_ms: int
     messages: int
@@ -52,7 +52,8 @@ class HotSecond:
 
 @dataclass(frozen=True, slots=True)
 class LateMinute:
-    """`over`: more is due than a minute delivers; else it is late because of a hot second, or earlier minutes."""
+    """`over`: more messages are due than can be delivered in a minute; if it is false, the minute is late because of a
+    hot second or of earlier minutes."""
 
     minute_ms: int
     messages: int
@@ -64,7 +65,7 @@ class LateMinute:
 
 @dataclass(frozen=True, slots=True)
 class SizeBar:
-    """A bar of the plot: `messages` by topic, its fullest second, and the latest delivery."""
+    """A bar in the plot: `messages` by topic, the size of the fullest second, and the latest delivery."""
 
     at_ms: int
     messages: dict[str, int]
@@ -74,9 +75,11 @@ class SizeBar:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`pending` = `counted` + `beyond` the end; `overdue` of `counted` were due before the start.
+    """`pending` is `counted` plus `beyond`, which are due after the end; `overdue` of `counted` were due before the
+    start.
 
-    `late`: the first of `late_minutes` minutes above capacity or late. `bars` are `step_ms` wide.
+    `late`: the first of the `late_minutes` minutes that are late or above capacity. Each of the `bars` covers
+    `step_ms`.
     """
 
     folder: str
@@ -97,7 +100,7 @@ class Forecast:
     bars: tuple[SizeBar, ...]
 
     def document(self) -> dict[str, Any]:
-        """The document of `--json`: all but the plot."""
+        """The document for `--json`: everything except the plot."""
         document = asdict(self)
         del document["bars"], document["step_ms"]
         return document | {"capacity": self.capacity._asdict()}
@@ -112,10 +115,10 @@ def forecast(
     into: str | None,
     teller: Teller,
 ) -> Forecast:
-    """Count the messages due from `from_ms` until `until_ms`, name the `hot` fullest seconds, and write tables below
-    `into`, a path of this machine or a URI.
+    """Count the messages due from `from_ms` until `until_ms`, list the `hot` fullest seconds, and write tables below
+    `into`, a path on this machine or a URI.
 
-    The tables are load_by_minute, hot_seconds and backlog (Parquet); existing ones are replaced.
+    The tables are load_by_minute, hot_seconds and backlog (Parquet); existing tables are replaced.
     """
     spark = pending.rows.sparkSession
     rows = within(pending.rows, from_ms, until_ms)
@@ -169,7 +172,7 @@ def _hot(row: Row) -> HotSecond:
 def _bars(
     by_minute: DataFrame, by_the_minute: DataFrame, from_ms: int, until_ms: int, named: Sequence[str]
 ) -> tuple[int, tuple[SizeBar, ...]]:
-    """The width of a bar, and the bars with messages."""
+    """The width of a bar, and all bars that have messages."""
     (last,) = by_minute.agg(F.max("minute_ms").alias("minute_ms")).collect()
     if last.minute_ms is None:
         return MINUTE_MS, ()

@@ -1,6 +1,6 @@
-"""Load and backlog over time, from counts: DataFrame in, DataFrame out. All times are epoch ms (UTC).
+"""Load and backlog over time, computed from counts: DataFrame in, DataFrame out. All times are epoch ms (UTC).
 
-The counts are those of `read.pending`: topic, second_ms, messages, and maybe a shard. Only those columns are used.
+The counts are those of `read.pending`: topic, second_ms, messages, and maybe a shard. Other columns are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SECOND_MS, MINUTE_MS = 1_000, 60_000
 
 
 def within(rows: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
-    """Only messages due before `until_ms`. Those due before `from_ms` count as due at `from_ms`."""
+    """Only the messages due before `until_ms`. Messages due before `from_ms` count as due at `from_ms`."""
     start = from_ms - from_ms % SECOND_MS
     return rows.where(F.col("second_ms") < until_ms).withColumn(
         "second_ms", F.greatest("second_ms", F.lit(start).cast("bigint"))
@@ -27,9 +27,9 @@ def load_by_minute(rows: DataFrame) -> DataFrame:
 
 
 def load_by_topic(rows: DataFrame) -> DataFrame:
-    """topic, messages, and its fullest second (peak_ms) with how many that has (peak)."""
+    """topic, messages, and the topic's fullest second: its time (peak_ms) and its number of messages (peak)."""
     seconds = _grouped(rows, SECOND_MS, "topic")
-    # Of equal seconds the first one, so that two runs say the same.
+    # Of equally full seconds, take the first one, so that two runs have the same result.
     fullest = F.max_by(F.struct("at_ms", "messages"), F.struct("messages", -F.col("at_ms")))
     return (
         seconds.groupBy("topic")
@@ -50,7 +50,7 @@ def hot_seconds(rows: DataFrame, most: int) -> DataFrame:
             .otherwise(F.lit(1))
         ),
     )
-    # The fullest are found by their sums first: names of topics are collected for those only.
+    # Find the fullest seconds by their sums first, so that the names of topics are collected for these seconds only.
     fullest = _grouped(rows, SECOND_MS).orderBy(F.desc("messages"), "at_ms").limit(most)
     named = (
         _grouped(rows, SECOND_MS, "topic")
@@ -66,9 +66,9 @@ def hot_seconds(rows: DataFrame, most: int) -> DataFrame:
 def backlog(rows: DataFrame, capacity: float, from_ms: int) -> DataFrame:
     """The queue of messages that are due, by second: second_ms, messages, waiting (at the second's end), late_ms.
 
-    A queue that delivers `capacity` messages a second, first in, first out, and begins empty at `from_ms`: what a
-    second leaves over is carried into the next one. `late_ms`: how long after the second's end the last of its messages
-    goes out. Seconds in which nothing is due are not listed; the queue empties in them.
+    The model is a queue that delivers `capacity` messages per second, first in, first out, and is empty at `from_ms`.
+    Messages that are not delivered in a second wait for the next one. `late_ms`: how long after the end of a second its
+    last message goes out. Seconds in which no message is due are not listed; the queue empties in them.
     """
     seconds = _grouped(rows, SECOND_MS)
     so_far = Window.orderBy("at_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -87,8 +87,8 @@ def backlog(rows: DataFrame, capacity: float, from_ms: int) -> DataFrame:
 
 
 def minutes(seconds: DataFrame, capacity: float) -> DataFrame:
-    """`backlog` by the minute: minute_ms, minute, messages, peak (of a second), waiting (at most), late_ms (at most),
-    over (whether more is due than a minute delivers)."""
+    """`backlog` per minute: minute_ms, minute, messages, peak (of a second), waiting (at most), late_ms (at most), over
+    (whether more messages are due than can be delivered in a minute)."""
     minute = (F.col("second_ms") - F.col("second_ms") % MINUTE_MS).alias("minute_ms")
     return (
         seconds.groupBy(minute)

@@ -1,4 +1,4 @@
-"""A forecast as one self-contained HTML file: a summary, two or three plots, the tables."""
+"""A forecast as one self-contained HTML file: a summary, two or three plots, and the tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duemq.pipeline.report.chart import Chart, decades, instants, linear, short
 from duemq.pipeline.report.document import COLOURS, Html, keys, rendered, table
 
 _MAX_TOPICS = 50
-_NAMED = 8  # topics of a hot second
+_NAMED = 8  # topics that are listed for a hot second
 
 
 def page(done: Forecast) -> str:
@@ -26,7 +26,7 @@ def page(done: Forecast) -> str:
 
 
 def _plots(done: Forecast) -> Iterator[tuple[str, Html]]:
-    """Plots with their titles."""
+    """The plots with their titles."""
     width = {60_000: "minute", 3_600_000: "hour", 86_400_000: "day"}.get(done.step_ms, duration(done.step_ms))
     colours = _colours(done.bars)
     capacity, label = done.capacity.per_second, f"capacity {short(done.capacity.per_second)}/s"
@@ -36,7 +36,7 @@ def _plots(done: Forecast) -> Iterator[tuple[str, Html]]:
 
     title = f"Messages due per second, mean of every {width}"
     most = max(sum(bar.messages.values()) for bar in done.bars) / seconds
-    shown = capacity <= 2 * most  # else it would dwarf the rest
+    shown = capacity <= 2 * most  # otherwise the line would dwarf the bars
     chart = Chart(title, times, linear(1.05 * max(most, capacity if shown else 0)))
     for bar in done.bars:
         below = 0.0
@@ -70,7 +70,7 @@ def _plots(done: Forecast) -> Iterator[tuple[str, Html]]:
 
 
 def _colours(bars: Sequence[SizeBar]) -> dict[str, str]:
-    """The colours of the topics in the plot, largest first and the others last."""
+    """The colours of the topics in the plot, the largest topic first; all other topics together come last."""
     totals: dict[str, int] = {}
     for bar in bars:
         for topic, messages in bar.messages.items():

@@ -1,6 +1,6 @@
-"""Pending messages of a backup or a data folder at rest, as DataFrames: Spark reads delay files and stores.
+"""Reads the pending messages in a backup, or in the data folder of a stopped server, as DataFrames.
 
-Nothing but counts leaves the executors: `shard, topic, second_ms, messages`.
+Spark reads the delay files and stores. Only counts leave the executors: `shard, topic, second_ms, messages`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Scan = Callable[[int, Path], Iterator[pa.RecordBatch]]
 class PendingMessages:
     """The pending messages. `rows`: shard, topic, second_ms, messages, in Spark's cache.
 
-    `as_of_ms`: the start of the backup, or the last cycle of a stopped server; 0 if there was none.
+    `as_of_ms`: when the backup began, or the time of a stopped server's last cycle; 0 if it had none.
     """
 
     folder: Path
@@ -56,10 +56,11 @@ class PendingMessages:
 
 @contextmanager
 def pending(spark: SparkSession, folder: Path) -> Iterator[PendingMessages]:
-    """The pending messages of a folder: a backup, the newest of a folder of backups, or the data of a stopped server.
+    """The pending messages in a folder: a backup, a folder of backups (the newest is read), or the data folder of a
+    stopped server.
 
-    All executors must see the folder. Raises BadInput for another kind of folder, or one that a running server holds;
-    JobFailed if another number of messages is read than the stores have.
+    All executors must see the folder. Raises BadInput for another kind of folder or a folder that a running server has
+    locked; JobFailed if the number of messages read differs from the number in the stores.
     """
     place = find(folder)
     with _folder_lock(place):
@@ -78,7 +79,7 @@ def pending(spark: SparkSession, folder: Path) -> Iterator[PendingMessages]:
 
 
 def folder_of(text: str) -> Path:
-    """The folder that a path or a `file:` URI names. Raises BadInput for other URIs: a store is read from a disk."""
+    """The folder that a path or a `file:` URI names. Raises BadInput for other URIs, as a store is read from a disk."""
     uri = uri_of(text)
     if not uri.startswith("file:"):
         raise BadInput(f"{text}: stores are read from a disk: name a folder that all executors see under the same path")
@@ -102,7 +103,7 @@ def find(folder: Path) -> Path:
 
 @contextmanager
 def _folder_lock(place: Path) -> Iterator[None]:
-    """Lock a data folder, so that no server changes it; nothing ever changes a backup."""
+    """Lock a data folder, so that no server changes it. A backup never changes and needs no lock."""
     if (place / BACKUP).exists():
         yield
         return
@@ -119,7 +120,7 @@ def _folder_lock(place: Path) -> Iterator[None]:
 
 
 def counted(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
-    """How many messages are pending per shard, topic and second (epoch ms)."""
+    """The number of pending messages per shard, topic and second (epoch ms)."""
     counts = _scan(spark, shards, store.count, COUNTED)
     if any(shard.files for shard in shards):
         messages = _in_files(spark, shards)
@@ -133,7 +134,7 @@ def counted(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
 
 
 def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
-    """The key and topic of all rows of delay files, pending or not. Rows of imported files are numbered by place."""
+    """The keys and topics of all rows in delay files, pending or not. Imported rows are numbered by position."""
     paths: dict[bool, list[str]] = {True: [], False: []}
     for shard in shards:
         for file in shard.files:
@@ -145,7 +146,7 @@ def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
             place = F.col("_metadata.file_path")
             offset = F.col("offset") if sealed else F.regexp_extract(place, _PLACE, 2).cast("bigint")
             row = F.col("row").cast("bigint") if sealed else F.col("_metadata.row_index")
-            # With a schema, Spark does not read footers on the driver.
+            # If it is given a schema, Spark does not read footers on the driver.
             files = spark.read.schema(_SEALED if sealed else _IMPORTED).option(_VERIFY, "true").parquet(*some)
             frames.append(files.select(
                 F.regexp_extract(place, _PLACE, 1).cast("int").alias("shard"),
@@ -155,7 +156,7 @@ def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
 
 
 def _scan(spark: SparkSession, shards: Sequence[StoreFiles], scan: Scan, schema: pa.Schema) -> DataFrame:
-    """The batches of `scan` for each store, a task per shard."""
+    """The batches from `scan` for each store, with a task per shard."""
 
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -168,7 +169,7 @@ def _scan(spark: SparkSession, shards: Sequence[StoreFiles], scan: Scan, schema:
 
 
 def _compare(rows: DataFrame, shards: Sequence[StoreFiles]) -> None:
-    """Raise JobFailed if another number of messages was read than the stores have."""
+    """Raise JobFailed if the number of messages read differs from the number in the stores."""
     sums = rows.groupBy("shard").agg(F.sum("messages").alias("messages")).collect()
     counts = {row.shard: row.messages for row in sums}
     for shard in shards:

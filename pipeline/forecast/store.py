@@ -1,4 +1,4 @@
-"""Reads the store of a shard at rest: the number of pending rows, and the rows of delay files that are not pending.
+"""Reads the store of a stopped shard: the number of pending rows, and the rows in delay files that are not pending.
 
 Stores are opened read-only, so that a backup stays unchanged. All functions except `describe` run on Spark's executors.
 """
@@ -33,16 +33,16 @@ KEYS: Final = pa.schema([("shard", pa.int32()), ("due_ms", pa.int64()), ("offset
                          ("row", pa.int64())])  # fmt: skip
 SECOND_MS: Final = 1_000
 _PART: Final = 50_000
-_TOPIC_SHIFT: Final = 44  # bits for a second's number: more than due times have
+_TOPIC_SHIFT: Final = 44  # bits for the number of a second: more than due times need
 
 Columns = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """A shard at rest. `pending`: its number of pending messages at `at` (epoch ms, 0: it never had any).
+    """A stopped shard. `pending`: its number of pending messages at `at` (epoch ms; 0: it never had any).
 
-    `files`: its delay files. `dropped`: whether rows of them are not pending any more, or are in RocksDB as well.
+    `files`: its delay files. `dropped`: whether any of their rows are no longer pending, or are in RocksDB as well.
     """
 
     shard: int
@@ -67,7 +67,7 @@ def describe(path: Path) -> StoreFiles:
 
 
 def count(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
-    """The messages pending in RocksDB, as `COUNTED`: a second may come in two batches. Raises CorruptStore."""
+    """The pending messages in RocksDB, as `COUNTED`; a second may be split over two batches. Raises CorruptStore."""
     with _opened(path) as database:
         raw = database.get(POSITION)
         if raw is None:
@@ -94,9 +94,10 @@ def count(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def not_in_files(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
-    """The keys of rows in delay files that must not be counted, as `KEYS`; some come twice.
+    """The keys of the rows in delay files that must not be counted, as `KEYS`; some keys appear twice.
 
-    They were cancelled, moved or died, or are in RocksDB already because their window is being loaded.
+    These messages were cancelled, moved or dead-lettered, or are in RocksDB already because their window is being
+    loaded.
     """
     with _opened(path) as database:
         ranges = [(DROPPED, DROPPED, DROPPED + b"\xff")]
@@ -118,7 +119,7 @@ def _opened(path: Path) -> Iterator[Any]:
         if not (path / "CURRENT").is_file():
             raise CorruptStore(f"{path} is no store: it has no file CURRENT")
         options = Options(raw_mode=True)
-        options.set_db_log_dir(logs)  # RocksDB writes a log even for reading, and a backup must not change
+        options.set_db_log_dir(logs)  # RocksDB writes a log even when it only reads, and a backup must not change
         database = Rdict(str(path), options, access_type=AccessType.read_only())
         try:
             yield database
@@ -138,7 +139,7 @@ def _loading(database: Any) -> set[int]:
 
 
 def _dropped_while_loading(database: Any) -> frozenset[bytes]:
-    """Keys of rows that may be in RocksDB although they are not pending: a load brings back old rows."""
+    """Keys of rows that may be in RocksDB although they are not pending, because loading a file restores old rows."""
     return frozenset(
         key[1:]
         for window in _loading(database)
@@ -150,7 +151,7 @@ def _dropped_while_loading(database: Any) -> frozenset[bytes]:
 
 
 def _not_in(keys: list[bytes], dues: Columns, dropped_keys: frozenset[bytes], loading: set[int]) -> Columns:
-    """Places of the keys that are pending. Few windows are being loaded at a time, so few keys are looked at."""
+    """The positions of the keys that are pending. Few windows are loaded at a time, so few keys need a check."""
     mask = np.ones(len(keys), np.bool_)
     for at in np.flatnonzero(np.isin(dues - dues % WINDOW_MS, list(loading))).tolist():
         mask[at] = keys[at][1:] not in dropped_keys
@@ -160,7 +161,7 @@ def _not_in(keys: list[bytes], dues: Columns, dropped_keys: frozenset[bytes], lo
 def _parts(
     database: Any, prefix: bytes, start: bytes, end: bytes | None = None
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Rows of one kind in parts; keys with their prefix. Raises CorruptStore for a damaged block."""
+    """The rows with this prefix, in parts; the keys include it. Raises CorruptStore for a damaged block."""
     last = end or prefix + b"\xff" * (KEY_BYTES + 1)
     rows = database.iter()
     rows.seek(start)
@@ -169,7 +170,7 @@ def _parts(
         while rows.valid() and (key := rows.key()) < last:
             yield key, rows.value()
             rows.next()
-        rows.status()  # a damaged block ends the iteration silently
+        rows.status()  # raises for a damaged block, which ends the iteration silently
 
     pairs = each()
     while part := list(islice(pairs, _PART)):
@@ -177,6 +178,6 @@ def _parts(
 
 
 def _fields(keys: list[bytes]) -> Columns:
-    """`KEY_DTYPE` of keys with their prefix."""
+    """The fields of `KEY_DTYPE` in keys with a prefix."""
     dtype = np.dtype([("prefix", "S1"), *((name, KEY_DTYPE[name]) for name in KEY_DTYPE.names or ())])
     return np.frombuffer(b"".join(keys), dtype)

@@ -1,4 +1,4 @@
-"""A forecast in sentences and tables, for a page and for a terminal."""
+"""Presents a forecast as sentences and tables, for a page and for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from duemq.pipeline.forecast.job import Forecast
 
 
 class ForecastTable(NamedTuple):
-    """A head that ends in `|n` has a column of numbers. `total`: how many there are; `rows` may only have the first."""
+    """A head that ends in `|n` marks a column of numbers. `total`: the number of all rows; `rows` may have only the
+    first ones."""
 
     title: str
     heads: tuple[str, ...]
@@ -29,7 +30,7 @@ def at(ms: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """A length of time, in at most two units."""
+    """A length of time as text, in at most two units."""
     if ms < 60_000:
         return f"{ms / 1_000:.1f} s" if ms else "0"
     minutes, seconds = divmod(ms // 1_000, 60)
@@ -65,7 +66,7 @@ def sentences(done: Forecast) -> Iterator[str]:
 
 
 def tables(done: Forecast, named: int) -> Iterator[ForecastTable]:
-    """The tables that have rows. `named`: how many topics of a hot second are named, largest first."""
+    """The tables that have rows. `named`: how many topics are listed for a hot second, largest first."""
     topics: list[tuple[str | int, ...]] = [
         (one.topic, one.messages, one.peak, moment(one.peak_ms)) for one in done.topics
     ]

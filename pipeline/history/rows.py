@@ -1,6 +1,6 @@
-"""Makes the rows of the history from the frames of `pipeline/logs/logs.py`. Times are epoch ms in `bigint` columns.
+"""Makes the rows of the history from the frames in `pipeline/logs/logs.py`. Times are epoch ms in `bigint` columns.
 
-A message is identified by its first key, which is a part of its id: shard, first_due_ms, first_offset, first_row. Only
+A message is identified by its first key, which is part of its id: shard, first_due_ms, first_offset, first_row. Only
 delivered records have the id itself; the ledger has keys.
 """
 
@@ -25,13 +25,13 @@ OUTCOMES: Final = (
 )
 _DAY_MS: Final = 86_400_000
 _WON: Final = {"cancel": "cancelled", "move": "moved", "deliver_now": "sent_now", "redrive": "redriven"}
-# These answers are no outcomes: messages were accepted, or the dead letters and imports tell more.
+# These answers are not outcomes: messages were accepted, or the dead letters and imports have the details.
 _NO_OUTCOME: Final = (Answer.ACCEPTED, Answer.MALFORMED, Answer.FILE_PENDING, Answer.FILE_DUPLICATE)
 
 
 def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame:
-    """The deliveries among records of any topics, as `DELIVERIES`: records with a header duemq-id, except those of the
-    topic `dead_letters`."""
+    """The deliveries among records from any topics, as `DELIVERIES`: records with a header duemq-id, except those in
+    the topic `dead_letters`."""
     delivered_ms = F.unix_millis("timestamp")
     named = (
         records.where(~F.col("topic").isin(LEDGER, dead_letters))
@@ -51,7 +51,7 @@ def delivered(records: DataFrame, dead_letters: str = DEAD_LETTERS) -> DataFrame
 
 
 def answered(entries: DataFrame) -> DataFrame:
-    """The answers in the ledger that are about messages: shard, command (its offset), answer, at_ms, ledger_offset."""
+    """The ledger's answers about messages: shard, command (its offset), answer, at_ms, ledger_offset."""
     each = entries.select("shard", "at", "ledger_offset", F.explode("answers").alias("one"))
     return each.where(~F.col("one.answer").isin([int(one) for one in _NO_OUTCOME])).select(
         "shard", F.col("one.offset").alias("command"), F.col("one.answer").alias("answer"),
@@ -60,8 +60,9 @@ def answered(entries: DataFrame) -> DataFrame:
 
 
 def summary(entries: DataFrame) -> DataFrame:
-    """A summary of entries (`logs.entries`) per shard: answers (as in `answered`), first and last (the answered
-    commands), imported (files), wrong (records that are no entries), wrong_at and problem (of one of them)."""
+    """A summary of entries (`logs.entries`) per shard: answers (their number, as in `answered`), first and last (the
+    offsets of answered commands), imported (number of files), wrong (number of records that are not entries), wrong_at
+    and problem (the first such record)."""
     answers = F.filter("answers", lambda one: ~one["answer"].isin([int(answer) for answer in _NO_OUTCOME]))
     commands = F.transform(answers, lambda one: one["offset"])
     wrong = F.col("problem").isNotNull()
@@ -83,9 +84,9 @@ def summary(entries: DataFrame) -> DataFrame:
 def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
     """The outcomes of answered `commands` (`logs.commands`), as `OUTCOMES`.
 
-    A change that won is cancelled, moved, sent_now or redriven; one that came too late, or names no message, is
-    too_late, with the answer. A name that was used before is duplicate or conflict. A command that the buffer topic no
-    longer has is unknown_command.
+    The outcome of a change that succeeded is cancelled, moved, sent_now or redriven. If the change came too late or its
+    message does not exist, the outcome is too_late, with the answer. If the name was used before, it is duplicate or
+    conflict. If the command is no longer in the buffer topic, it is unknown_command.
     """
     command_rows = commands.select(
         "shard", F.col("offset").alias("command"), "kind", "name", "topic", F.col("due").alias("due_ms"),
@@ -109,7 +110,7 @@ def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
 
 
 def died(dead_letters: DataFrame) -> DataFrame:
-    """The outcomes of dead letters, as `OUTCOMES`: dead, or malformed for a record that was never a message."""
+    """The outcomes of dead letters, as `OUTCOMES`: dead, or malformed if the record was never a message."""
     return _outcomes(
         dead_letters.select(
             F.col("at").alias("at_ms"), "id", "shard", F.col("first_due").alias("first_due_ms"), "first_offset",
@@ -122,7 +123,7 @@ def died(dead_letters: DataFrame) -> DataFrame:
 
 
 def imported(entries: DataFrame) -> DataFrame:
-    """Imported and refused files, as `OUTCOMES`: `messages` is their number of messages, `command` their command."""
+    """Imported and refused files, as `OUTCOMES`; `messages`: the number in the file, `command`: the file's command."""
     each = entries.select("shard", "at", "ledger_offset", F.explode("imported").alias("one"))
     return _outcomes(
         each.select(
@@ -135,7 +136,7 @@ def imported(entries: DataFrame) -> DataFrame:
 
 
 def _outcomes(rows: DataFrame) -> DataFrame:
-    """The rows with all columns of `OUTCOMES`; missing ones are null."""
+    """The rows with all columns of `OUTCOMES`; columns that they do not have are null."""
     rows = rows.withColumn("date", _date(F.col("at_ms")))
     fields = [field.split() for field in OUTCOMES.split(", ")]
     return rows.select(

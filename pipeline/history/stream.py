@@ -1,4 +1,4 @@
-"""The streaming job that fills the history: Spark's Kafka source and checkpoint, and a table with each batch once."""
+"""The streaming job that fills the history: it reads Kafka with a checkpoint, and writes each batch exactly once."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _GRACE_S, _LOOK_S, _TRIGGER_S = 60.0, 0.2, 10.0
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """`topics`: a regular expression for whole names of target topics, present and future; None for all except dead
-    letters of groups and destinations (`dlq.*`), which a purge trims; `ALL` includes them. `most`: records in a batch;
-    None for no limit. `dead_letters`: duemq's setting `topics.dead_letter`."""
+    """`topics`: a regular expression that matches whole names of target topics, present and future. None: all except
+    the dead letters of groups and destinations (`dlq.*`), which a purge trims; `ALL` includes them. `most`: the maximum
+    number of records in a batch; None for no limit. `dead_letters`: duemq's setting `topics.dead_letter`."""
 
     kafka: Kafka
     topics: str | None = None
@@ -51,8 +51,8 @@ class LogSource:
 
 
 def pattern(source: LogSource) -> str:
-    """A pattern for the ledger, the dead letters and these target topics, and for no other topic of duemq, of another
-    cluster, or of Kafka itself. It is anchored, because Spark searches for it anywhere in a name."""
+    """A pattern for the ledger, the dead letters and the target topics of `source`, but for no other topic of duemq, of
+    another cluster, or of Kafka itself. It is anchored, because Spark searches for it anywhere in a name."""
     names, topics = options_of(source.kafka).names, source.topics
     leads, targets = {None: (r"(?:retry\.)?", r"(?!dlq\.).*"), ALL: (r"(?:retry\.|dlq\.)?", ".*")}.get(
         topics, ("", topics)
@@ -66,7 +66,7 @@ def pattern(source: LogSource) -> str:
 
 
 def subscription(spark: SparkSession, source: LogSource) -> Any:
-    """`pattern` as Java's regular expression. Raises BadInput."""
+    """`pattern` compiled as a regular expression in Java. Raises BadInput."""
     java: Any = spark._jvm
     try:
         if source.topics not in (None, ALL):
@@ -78,10 +78,10 @@ def subscription(spark: SparkSession, source: LogSource) -> Any:
 
 
 def records(spark: SparkSession, source: LogSource, every_s: float | None = None) -> DataFrame:
-    """The committed records of the topics, each once; later topics are read from their first record.
+    """The committed records in the topics, each once. A topic that appears later is read from its first record.
 
-    `every_s`: how long a batch waits for `source.most` records; None: not at all. Raises BadInput. If retention dropped
-    unread records, the job fails.
+    `every_s`: how long a batch waits for `source.most` records; None: it does not wait. Raises BadInput. If retention
+    has dropped unread records, the job fails.
     """
     options = reading(source.kafka) | {
         "subscribePattern": subscription(spark, source).pattern(),
@@ -92,20 +92,20 @@ def records(spark: SparkSession, source: LogSource, every_s: float | None = None
         if every_s is not None:
             options |= {"minOffsetsPerTrigger": str(source.most), "maxTriggerDelay": _ms(every_s, "ms")}
     stream = logs.with_own_names(spark.readStream.format("kafka").options(**options).load(), source.kafka)
-    # Payloads are not kept: only entries of the ledger are read.
+    # Only the values of ledger entries are read, so payloads are dropped here.
     value = F.when(F.col("topic") == logs.LEDGER, F.col("value")).alias("value")
     return stream.select("key", value, "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
 class HistoryWriter:
-    """Writes each batch to the table. If `add` is called again with a batch, it writes the missing part."""
+    """Writes each batch to the table. If `add` is called again with a batch, it only writes the missing part."""
 
     def __init__(self, table: HistoryTable, source: LogSource, teller: Teller) -> None:
         self._table, self._source, self._teller = table, source, teller
         self.batches = self.deliveries = self.outcomes = 0
         self.at_work = threading.Event()
         self.failed: Exception | None = None
-        """Why the last batch failed; Spark would wrap it in traces of two languages."""
+        """Why the last batch failed. Spark's own error would wrap it in stack traces from Python and Java."""
 
     def add(self, batch: DataFrame, number: int) -> None:
         self.at_work.set()
@@ -121,7 +121,7 @@ class HistoryWriter:
             self.at_work.clear()
 
     def _write(self, batch: DataFrame, number: int, missing: Sequence[str]) -> None:
-        """Write the missing kinds of rows of a batch. Kafka is read once, ledger entries are decoded once."""
+        """Write the missing kinds of rows in a batch. Kafka is read once, and ledger entries are decoded once."""
         batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
         entries = logs.entries(batch.where(F.col("topic") == logs.LEDGER)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -157,7 +157,7 @@ class HistoryWriter:
         return outcomes if commands is None else outcomes.unionByName(rows.changed(rows.answered(sound), commands))
 
     def _commands(self, spark: SparkSession, bounds: Mapping[int, tuple[int, int]]) -> DataFrame | None:
-        """The commands of each shard from the first answered one to the last."""
+        """The commands of each shard from the first answered command to the last."""
         if not bounds:
             return None
         buffer = Logs(self._source.kafka).ranges([logs.BUFFER])[logs.BUFFER]
@@ -170,7 +170,7 @@ class HistoryWriter:
 
 
 def _counts(delivered: DataFrame, letters: DataFrame, entries: DataFrame) -> DataFrame:
-    """The rows of a batch: what (deliveries, letters, entries), messages, and for entries shard (`rows.summary`)."""
+    """Counts of a batch: what (deliveries, letters, entries), messages, and for entries shard (`rows.summary`)."""
     shards = rows.summary(entries).select(F.lit("entries").alias("what"), F.struct("*").alias("shard"))
     frame = shards.select("what", F.lit(0).cast("bigint").alias("messages"), "shard")
     nothing = F.lit(None).cast(frame.schema["shard"].dataType).alias("shard")
@@ -184,10 +184,10 @@ def run(
     spark: SparkSession, table: HistoryTable, source: LogSource, teller: Teller, stop: threading.Event,
     *, once: bool, every_s: float = 600.0,
 ) -> HistoryWriter:  # fmt: skip
-    """Fill the table until `stop` is set; with `once` up to the present ends of the topics. Returns the writer.
+    """Fill the table until `stop` is set; with `once`, up to the present ends of the topics. Returns the writer.
 
-    A batch has `source.most` records, or those that arrived within `every_s`; it makes a file per table. A stop waits
-    for the current batch. After JobFailed or Unavailable the job can be run again.
+    A batch has `source.most` records, or the records that arrived within `every_s`, and becomes one file per table.
+    A stop waits for the current batch. After JobFailed or Unavailable, the job can be run again.
     """
     topics = subscription(spark, source)
     table.begin(source.options)
@@ -214,7 +214,7 @@ def run(
 
 
 def _end(query: StreamingQuery, writer: HistoryWriter) -> None:
-    """Stop, if possible between two batches: an interrupted batch is repeated by the next run."""
+    """Stop the query, if possible between two batches. If a batch is interrupted, the next run repeats it."""
     deadline = time.monotonic() + _GRACE_S
     while query.isActive and writer.at_work.is_set() and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

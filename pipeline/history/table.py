@@ -1,7 +1,7 @@
 """The table of the history: two tables below a folder, in one of several formats, and the checkpoint of their job.
 
-deliveries/, outcomes/  in the layout of the format (`formats/`)
-_checkpoint/            Spark's: the next offsets of the topics
+deliveries/, outcomes/  the tables, in the layout of the format (`formats/`)
+_checkpoint/            Spark's checkpoint: the next offsets in the topics
 _options.json           the options that decide which rows the tables have
 """
 
@@ -33,14 +33,14 @@ FORMATS: Final[Mapping[str, Callable[[SparkSession, str, Failpoint], Format]]] =
     "iceberg": iceberg,
 }
 _MARKS: Final = {"delta": "_delta_log", "iceberg": "metadata"}
-"""A folder that only tables of this format have."""
+"""A folder that only a table in this format has."""
 
 
 class HistoryTable:
-    """A table below `path`, a folder of this machine or a URI. One job at a time may write to it.
+    """A table below `path`, a folder on this machine or a URI. Only one job at a time may write to it.
 
-    `format`: one of `FORMATS`; None for that of the existing table, or parquet. Raises BadInput if the table has
-    another format, or Spark lacks the format's package.
+    `format`: one of `FORMATS`; None means the format of the existing table, or parquet. Raises BadInput if the table
+    has another format, or if Spark lacks the format's package.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class HistoryTable:
             raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
 
     def begin(self, options: Mapping[str, str | None] = MappingProxyType({})) -> None:
-        """Prepare the table for a job: create its folders and remove leftovers of a crash. Raises JobFailed if the
-        checkpoint is gone, BadInput if the table was begun with other `options`."""
+        """Prepare the table for a job: create its folders and remove what a crash has left. Raises JobFailed if the
+        checkpoint is gone, and BadInput if the table was begun with other `options`."""
         started = self._files.exists(self._at(CHECKPOINT, "metadata"))
         if not started and self._present() and not self._tables.is_empty():
             raise JobFailed(
                 f"{self.path} has batches, but no {CHECKPOINT}, so the offsets to continue from are unknown: "
                 "restore it, or begin a new table beside this one"
             )
-        # Options may change until the first batch.
+        # Options may change until the first batch is written.
         first = json.loads(self._text(_OPTIONS) or "null") if self._last_offsets() else None
         if first is not None and (other := [name for name in options if first.get(name) != options[name]]):
             changes = "; ".join(
@@ -113,24 +113,24 @@ class HistoryTable:
         return self._offsets(numbers[-1])[1] if numbers else {}
 
     def leave(self, topics: Collection[str]) -> None:
-        """Remove topics from the checkpoint: Spark does not start if it has topics outside its subscription.
+        """Remove topics from the checkpoint, because Spark does not start if it has topics outside its subscription.
 
-        Earlier releases read most of duemq's own topics, and topics whose names only contain the pattern.
+        Earlier releases read most of duemq's own topics, and topics with a name that only contains the pattern.
         """
-        for number in self._last_offsets():  # the start and the end of a batch that was interrupted
+        for number in self._last_offsets():  # two files: the start and the end of a batch that was interrupted
             head, offsets = self._offsets(number)
             if left := {topic: at for topic, at in offsets.items() if topic not in topics}:
                 self._replace("\n".join((*head, json.dumps(left, separators=(",", ":")))), *_OFFSETS, number)
 
     def _last_offsets(self) -> list[str]:
-        """The names of the last two files of offsets; each batch has one."""
+        """The names of the last two files with offsets; each batch has one file."""
         if not self._files.exists(self._at(*_OFFSETS)):
             return []
         names = (status.getPath().getName() for status in self._files.listStatus(self._at(*_OFFSETS)))
         return sorted((name for name in names if name.isdigit()), key=int)[-2:]
 
     def _offsets(self, number: str) -> tuple[list[str], dict[str, dict[str, int]]]:
-        """The lines before the offsets of a batch, and the offsets, by topic and partition."""
+        """The lines before the offsets in a batch's file, and the offsets by topic and partition."""
         *head, last = (self._text(*_OFFSETS, number) or "{}").splitlines()
         return head, json.loads(last)
 

@@ -1,6 +1,6 @@
-"""Reads ledger entries and records of plain clients in Arrow batches, for `mapInArrow` in `logs.py`.
+"""Reads ledger entries, and records of plain clients, in Arrow batches, for `mapInArrow` in `logs.py`.
 
-Spark reads all other records itself (`envelopes.py`).
+Spark's own expressions read all other records (`envelopes.py`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ DEAD_LETTERS: Final = (
 
 
 def plain(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Read the headers of plain Kafka clients, record by record. Takes `shard`, `offset`, `at`, `said` (key and headers
-    as JSON without nulls, bytes as base64, and `is_null` if the value is null), `content`."""
+    """Read the headers of plain Kafka clients, record by record. The input columns are `shard`, `offset`, `at`, `said`
+    (key and headers as JSON without nulls, bytes as base64, and `is_null` if the value is null) and `content`."""
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in (field.split() for field in PLAIN.split(", "))])
     for batch in batches:
         rows = []
@@ -79,8 +79,8 @@ _ARROW: Final = {
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """The hashes from which Kafka's clients compute the partition of a keyed record: positive murmur2. Null without a
-    key."""
+    """The hashes from which Kafka's clients compute the partition of a keyed record: positive murmur2. Null if the
+    record has no key."""
     encoded = keys.dictionary_encode()  # most topics have far fewer keys than records
     hashes = [murmurhash2(key, _KAFKA_SEED) & 0x7FFF_FFFF for key in encoded.dictionary.to_pylist()]
     return pa.array(hashes, pa.int32()).take(encoded.indices)
@@ -113,7 +113,7 @@ _NEVER_IN_PLAIN: Final = {"deferred": _DEFERRED, "imported": _IMPORTED}
 
 
 def entries(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Read entries of the ledger. Takes `shard`, `ledger_offset`, `written`, `value`."""
+    """Read entries of the ledger. The input columns are `shard`, `ledger_offset`, `written` and `value`."""
     for batch in batches:
         plain = ledger_columns.is_plain(batch["value"])
         if (read := _plain_entries(batch.filter(plain))) is not None:
@@ -129,7 +129,7 @@ def entries(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _plain_entries(batch: pa.RecordBatch) -> pa.RecordBatch | None:
-    """Read plain entries, which nearly all are; None if one of them has another form than the server's."""
+    """Read plain entries, as nearly all entries are; None if one of them is not in the form that the server writes."""
     read = ledger_columns.columns(batch["value"]) if batch.num_rows else None
     if read is None:
         return None
@@ -143,7 +143,7 @@ def _plain_entries(batch: pa.RecordBatch) -> pa.RecordBatch | None:
 
 
 def _answers(answers: list[Any]) -> pa.Array:
-    """The answers of many entries, without a Python object for each."""
+    """The answers in many entries, without a Python object for each answer."""
     sizes = np.fromiter((len(one or ()) for one in answers), np.int32, len(answers))
     total = int(sizes.sum())
     offsets = np.fromiter((offset for one in answers for offset in one or ()), np.int64, total)

@@ -1,7 +1,7 @@
 """Reads the envelopes of duemq's own commands (`duemq.model.messages.message`) with Spark's expressions, so that no
 record has to go through Python.
 
-An invalid envelope, by the server's rules, is `malformed`.
+If an envelope is invalid by the server's rules, its command is `malformed`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _KINDS: Final = {
 _TOPIC: Final = "^[A-Za-z0-9._-]{1,249}$"
 _HEAD: Final = ENVELOPE.size
 assert _HEAD == 34
-# Name, first byte and bytes of each field. Schedules and changes share the first two. Reading a number is the most
-# expensive step, so small fields are read together: `_PARTS` has their bits.
+# Each field: name, first byte, number of bytes. Schedules and changes share the first two. Reading a number is the most
+# expensive step, so small fields are read together as one number: `_PARTS` has their bits.
 _START: Final = (("_first", 0, 6), ("_due", 6, 8))
 _SCHEDULE: Final = (("_expires", 14, 8), ("_topic", 22, 1), ("_sizes", 23, 7), ("_headers", 30, 4))
 _PARTS: Final = (
@@ -45,12 +45,12 @@ _PARTS: Final = (
 )  # fmt: skip
 _CHANGE: Final = (("_first_offset", 14, 8), ("_first_row", 22, 4), ("_to", 26, 8))
 _TERMS: Final = (("_tag_bytes", 2, 1), ("_to_topic_bytes", 3, 1))
-_TERMS_HEAD: Final = 38  # a change with terms adds the maximum of redrives (2 bytes), and the lengths of tag and topic
+_TERMS_HEAD: Final = 38  # a change with terms adds the maximum of redrives (2 bytes), and the sizes of tag and topic
 _TAG: Final = "^[a-z0-9]{1,32}/[0-9]{1,10}$"
 
 
 def number(digits: Column | str, at: int, size: int, kind: str = "bigint") -> Column:
-    """The unsigned number in `size` bytes from byte `at` on, from hex digits; at most 2**63 - 1. Null for null."""
+    """The unsigned number in the `size` bytes from byte `at`, given as hex digits; at most 2**63 - 1. Null for null."""
     text = F.conv(F.substring(digits, 2 * at + 1, 2 * size), 16, 10)
     if size < 8:
         return text.cast(kind)
@@ -58,13 +58,13 @@ def number(digits: Column | str, at: int, size: int, kind: str = "bigint") -> Co
 
 
 def metadata_hash(key_bytes: Column, label_bytes: Column, content: Column) -> Column:
-    """The hash of a message without its payload: `key_bytes` (65535 for no key), `label_bytes`, and key, labels (joined
-    by LF) and packed headers (`duemq.model.messages.record`) in one piece."""
+    """The hash of a message without its payload: `key_bytes` (65535: no key), `label_bytes`, and the key, the labels
+    (joined by LF) and the packed headers (`duemq.model.messages.record`) in one piece."""
     return F.xxhash64(key_bytes.cast("int"), label_bytes.cast("int"), content)
 
 
 def packed_hash(metadata: str) -> Column:
-    """`metadata_hash` of one piece of bytes that begins with both lengths, two bytes each. Null for null."""
+    """`metadata_hash` of one piece of bytes that begins with both lengths, two bytes each. Null if it is null."""
     digits = F.hex(F.substring(metadata, 1, 4))
     of = metadata_hash(
         number(digits, 0, 2), number(digits, 2, 2), F.expr(f"substring({metadata}, 5, octet_length({metadata}))")
@@ -73,8 +73,8 @@ def packed_hash(metadata: str) -> Column:
 
 
 def decoded(records: DataFrame) -> DataFrame:
-    """Commands (`logs.commands`) and `said`, from `shard`, `offset`, `at`, `own`, `envelope` (null for a record of
-    another client), `said`, `content`."""
+    """Commands (`logs.commands`) and `said`. The input columns are `shard`, `offset`, `at`, `own`, `envelope` (null for
+    a record from another client), `said` and `content`."""
     c = F.col
     digits = records.withColumn("_head", F.when(F.octet_length("envelope") >= _HEAD, F.hex(_bytes(0, F.lit(_HEAD)))))
     starts = digits.withColumns({name: number("_head", at, size) for name, at, size in _START})
@@ -125,13 +125,13 @@ def decoded(records: DataFrame) -> DataFrame:
     )
     sent = c("kind") == "schedule"
     changed = c("kind").isin("cancel", "move", "deliver_now", "redrive", "purge")
-    # For "deliver now" and "redrive" the due time is that of the command's append (delay/core/cycle.py).
+    # The due time of "deliver now" and "redrive" is the time when the command was appended (delay/core/cycle.py).
     due = (
         F.when(sent, c("_due"))
         .when(c("kind") == "move", c("_to"))
         .when(changed & ~c("kind").isin("cancel", "purge"), c("at"))
     )  # fmt: skip
-    # The name of an idempotency key is a digest. As text, many digests would become the same name.
+    # The name in an idempotency key is a digest. Decoded as text, many digests would become the same name.
     name = _bytes(c("_middle") + c("_carries"), c("_name"))
     text = F.when(F.is_valid_utf8(name.cast("string")), name.cast("string")).otherwise(
         F.concat(F.lit("0x"), F.hex(name))
@@ -154,13 +154,13 @@ def decoded(records: DataFrame) -> DataFrame:
 
 
 def _parts_of(whole: str) -> dict[str, Column]:
-    """The small fields in a number."""
+    """The small fields that were read as one number."""
     parts = ((name, low, (1 << bits) - 1) for name, of, low, bits in _PARTS if of == whole)
     return {name: F.shiftright(whole, low).bitwiseAND(F.lit(mask)) for name, low, mask in parts}
 
 
 def _bytes(at: Column | int, size: Column) -> Column:
-    """`size` bytes of the envelope from byte `at` on."""
+    """The `size` bytes of the envelope from byte `at`."""
     first = (F.lit(at) if isinstance(at, int) else at) + 1
     return F.substring("envelope", first.cast("int"), size.cast("int"))
 
@@ -172,7 +172,7 @@ def _is_topic(column: str = "_topic_text") -> Column:
 
 
 def _are_headers(start: Column) -> Column:
-    """Whether the headers from byte `start` on have the number and size that the envelope gives, and names in UTF-8."""
+    """Whether the headers from byte `start` have the number and size in the envelope, and names in UTF-8."""
     count, size = F.col("_count"), F.col("_headers")
 
     def after(at: Column, _: Column) -> Column:

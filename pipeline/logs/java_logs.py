@@ -1,7 +1,8 @@
-"""Asks about topics through Kafka's Java client, which comes with Spark's connector, for logins that only it knows.
+"""Asks brokers about topics through Kafka's Java client, for logins that no other client supports. The Java client
+comes with Spark's connector.
 
-Classes come from the loader of the connector's jars: Py4J cannot find them by name if the jars were added to a running
-session. It needs the driver's Java, so it does not work over Spark Connect.
+Classes come from the loader of the connector's jars, because Py4J cannot find them by name if the jars were added to a
+running session. This needs the driver's Java, so it does not work over Spark Connect.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WITHIN_MS: Final = 30_000
 
 
 class JavaConnection:
-    """See `ranges.Connection`. Methods raise Unavailable."""
+    """See `ranges.KafkaConnection`. Methods raise Unavailable."""
 
     def __init__(self, spark: SparkSession, kafka: Kafka) -> None:
         jvm: Any = spark.sparkContext._jvm
@@ -36,7 +37,7 @@ class JavaConnection:
         for name in ("default.api.timeout.ms", "request.timeout.ms"):
             if properties.getProperty(name) is None:
                 properties.setProperty(name, str(_WITHIN_MS))
-        # The client loads login classes through the loader of its thread.
+        # The client loads login classes through the class loader of its thread.
         thread = jvm.java.lang.Thread.currentThread()
         before = thread.getContextClassLoader()
         thread.setContextClassLoader(self._loader)

@@ -1,8 +1,8 @@
 """The connection to Kafka: duemq's own options (`KafkaOptions`), and their form for Spark's reader.
 
 Spark reads with Kafka's Java client and supports all of its logins: options named `kafka.…` are passed on unchanged
-(`JavaKafka`). The driver asks for topics and offsets with duemq's client (aiokafka), which knows PLAIN and SCRAM; for
-other logins it uses Java's client, too (`java_logs.py`).
+(`JavaKafka`). The driver asks for topics and offsets with duemq's client (aiokafka), which supports PLAIN and SCRAM;
+for other logins it uses the Java client, too (`java_logs.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ VARIABLES: Final = "DUEMQ_KAFKA__"  # the prefix of environment variables for du
 JAVA: Final = "kafka."  # the prefix of options for Java's client
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Times in requests for offsets that stand for the start and the end of a log."""
+"""Times in requests for offsets that mean the start and the end of a log."""
 CONFIGURED: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
-"""A topic's settings for `ranges.Retention`."""
+"""The settings of a topic that `ranges.Retention` needs."""
 _FIELDS: Final = {
     "protocol": "protocol", "mechanism": "mechanism", "user": "user", "password": "password", "ca_file": "ca",
     "cert_file": "cert", "key_file": "key",
@@ -32,7 +32,7 @@ _LOGINS: Final = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-# An audit relies on these, or they are set elsewhere.
+# An audit relies on some of these settings; the others are set elsewhere.
 _FIXED: Final = ("kafka.bootstrap.servers", "kafka.isolation.level", "kafka.enable.auto.commit")
 _LOGIN_NAMES: Final = ("kafka.sasl.", "kafka.security.", "kafka.ssl.")
 
@@ -40,7 +40,7 @@ _LOGIN_NAMES: Final = ("kafka.sasl.", "kafka.security.", "kafka.ssl.")
 @dataclass(frozen=True, slots=True)
 class JavaKafka:
     """`properties`: options of Kafka's Java client, named `kafka.…`, which override `options`. Raises BadConfig for
-    those that jobs set themselves."""
+    options that the jobs set themselves."""
 
     options: KafkaOptions
     properties: Mapping[str, str] = field(repr=False)  # passwords are among them
@@ -54,24 +54,24 @@ class JavaKafka:
 
     @property
     def java_login(self) -> bool:
-        """Whether only Java's client knows how to log in."""
+        """Whether only the Java client supports the login."""
         return any(name.startswith(_LOGIN_NAMES) for name in self.properties)
 
 
 Kafka = str | KafkaOptions | JavaKafka
-"""A text is `host:port` of some brokers."""
+"""A text is the `host:port` of some brokers."""
 
 
 def options_of(kafka: Kafka) -> KafkaOptions:
-    """Raises BadConfig."""
+    """The options of a connection. Raises BadConfig."""
     if isinstance(kafka, str):
         return KafkaOptions(kafka)
     return kafka.options if isinstance(kafka, JavaKafka) else kafka
 
 
 def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> KafkaOptions | JavaKafka:
-    """The connection by settings of duemq's section [kafka], else by the servers' environment variables
-    (`DUEMQ_KAFKA__PASSWORD`), and by options of Java's client, named `kafka.…`. Raises BadConfig."""
+    """The connection from settings in duemq's section [kafka], or else from the servers' environment variables
+    (`DUEMQ_KAFKA__PASSWORD`), and from options of the Java client, named `kafka.…`. Raises BadConfig."""
     properties = {name: value for name, value in settings.items() if name.startswith(JAVA)}
     if unknown := sorted(settings.keys() - properties.keys() - _FIELDS.keys() - {"prefix"}):
         raise BadConfig(
@@ -92,8 +92,8 @@ def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping
 def reading(kafka: Kafka) -> dict[str, str]:
     """The options of Spark's Kafka source for every reader of duemq's topics, batch or stream.
 
-    Without read_committed, records of aborted cycles would count; without `failOnDataLoss`, a range that the brokers
-    have dropped would be read as empty; brokers may create topics on request. Raises BadConfig.
+    Without read_committed, records of aborted cycles would be read. Without `failOnDataLoss`, a range that the brokers
+    have dropped would be read as empty. Topics are not created, though brokers may do so on request. Raises BadConfig.
     """
     return {
         **client(kafka), "includeHeaders": "true", "kafka.isolation.level": "read_committed", "failOnDataLoss": "true",
@@ -102,7 +102,7 @@ def reading(kafka: Kafka) -> dict[str, str]:
 
 
 def client(kafka: Kafka) -> dict[str, str]:
-    """The options of Java's client for the connection, named `kafka.…`. Raises BadConfig."""
+    """The options of the Java client for the connection, named `kafka.…`. Raises BadConfig."""
     options = options_of(kafka)
     return {
         "kafka.bootstrap.servers": ",".join(options.addresses), "kafka.security.protocol": options.protocol,
@@ -111,7 +111,7 @@ def client(kafka: Kafka) -> dict[str, str]:
 
 
 def _tls(options: KafkaOptions) -> dict[str, str]:
-    """The text of the certificates: executors may not have the files."""
+    """The certificates as text, because executors may not have the files."""
     properties: dict[str, str] = {}
     if options.ca is not None:
         properties |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": _text(options.ca)}

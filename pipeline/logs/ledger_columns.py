@@ -1,7 +1,7 @@
 """Reads many entries of the ledger at once with Arrow's JSON reader, without Python objects.
 
-It reads the entries of cycles that only applied and delivered commands, which are nearly all. `decode.py` reads the
-others one by one: those that defer messages, import files or lose commands, and invalid ones.
+It reads the entries of cycles that only applied and delivered commands, as nearly all cycles do. `decode.py` reads the
+others one by one: entries that defer messages, import files or lose commands, and invalid entries.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Numbers = npt.NDArray[np.int64]
 
 
 def is_plain(values: pa.Array) -> pa.Array:
-    """Which of these records `columns` may be able to read."""
+    """For each of these records, whether `columns` may be able to read it."""
     starts = pc.starts_with(values, _START.decode())
     special = pc.match_substring_regex(values, _OTHERS)
     return pc.fill_null(pc.and_(starts, pc.invert(pc.or_(special, pc.match_substring(values, "\n")))), False)
 
 
 def columns(values: pa.Array) -> dict[str, pa.Array] | None:
-    """The columns of `decode.ENTRIES` for these entries (bytes, each `is_plain`), by name; None if one of them has
-    another form than the server's."""
+    """The columns of `decode.ENTRIES` for these entries (bytes, each `is_plain`), by name; None if one of them is not
+    in the form that the server writes."""
     ends = pa.array([0, len(values)], pa.int32())
     text = pc.binary_join(pa.ListArray.from_arrays(ends, values), b"\n")[0].as_buffer()
     try:
@@ -74,14 +74,14 @@ def columns(values: pa.Array) -> dict[str, pa.Array] | None:
 
 
 def _hexed(texts: pa.Array, digits: int) -> bytes | None:
-    """The bytes of texts with `digits` lowercase hex digits each; None if one is another text."""
+    """The bytes in texts of `digits` lowercase hex digits each; None if a text has another form."""
     if not pc.all(pc.match_substring_regex(texts, f"^[0-9a-f]{{{digits}}}$")).as_py():
         return None
     return bytes.fromhex("".join(texts.to_pylist()))
 
 
 def _answers(runs: pa.Array) -> pa.Array | None:
-    """Runs of answers (`Entry.encode`) as an answer per command; None if the runs are invalid."""
+    """Runs of answers (`Entry.encode`), expanded to an answer per command; None if the runs are invalid."""
     runs_of = np.asarray(pc.list_value_length(runs).fill_null(0)).astype(np.int64)
     flat = runs.flatten()
     if flat.null_count or not pc.all(pc.equal(pc.list_value_length(flat), 3), min_count=0).as_py():
@@ -103,5 +103,5 @@ def _answers(runs: pa.Array) -> pa.Array | None:
 
 
 def _ends(counts: Numbers) -> Numbers:
-    """The cumulative counts, after a 0."""
+    """The cumulative counts, starting with 0."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))

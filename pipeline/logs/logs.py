@@ -1,8 +1,8 @@
 """duemq's topics in Kafka as DataFrames: commands, ledger entries, deliveries and dead letters.
 
-`read_topics` reads committed records with headers in ranges of offsets (`ranges.py`). The other functions take a frame
-with the columns of Spark's Kafka source and return a frame; they also work on streams. Times are epoch ms in `bigint`
-columns.
+`read_topics` reads committed records with their headers in ranges of offsets (`ranges.py`). The other functions take a
+frame with the columns of Spark's Kafka source and return a frame; they also work on streams. Times are epoch ms in
+`bigint` columns.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from duemq.pipeline.logs import decode, envelopes
 from duemq.pipeline.logs.kafka import Kafka, options_of, reading
 from duemq.pipeline.logs.ranges import TopicRange
 
-_arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its type hints lack the form without a function type
+_arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its type hints lack the call without a function type
 BUFFER: Final = "duemq.buffer"
 LEDGER: Final = "duemq.ledger"
 DEAD_LETTERS: Final = "duemq.dlq"
 COMMAND_HEADER: Final = "duemq-command"
-_BEFORE_PARTITION: Final = 2  # headers in the letter of a malformed record: duemq-reason, duemq-error
+_BEFORE_PARTITION: Final = 2  # headers in the dead letter of a malformed record: duemq-reason, duemq-error
 _SHARE_GROUP_HEADERS: Final = 3  # in a dead letter, after duemq-topic and duemq-reason (KIP-1191)
 _SYSTEM_HEADERS: Final = 3  # in every delivered record: duemq-id, duemq-due, duemq-attempt
 _MAX_RECORDS: Final = 250_000
-"""The most records for a task: many tasks can read one partition."""
+"""The maximum number of records in a task: many tasks can read one partition."""
 
 
 def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange]) -> DataFrame:
-    """The records of these ranges (`Logs.ranges`), unordered. See `kafka.reading`."""
+    """The records in these ranges (`Logs.ranges`), in no order. See `kafka.reading`."""
     parts = [one for one in ranges if one.starts]
     if not parts:
         empty = (
@@ -50,14 +50,14 @@ def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange])
         "endingOffsets": _offsets({name(one.topic): one.ends for one in parts}),
         "maxRecordsPerPartition": str(_MAX_RECORDS),
     }
-    # Connectors before 4.0 do not know maxRecordsPerPartition.
+    # Connectors before 4.0 do not support maxRecordsPerPartition.
     if (tasks := sum(one.count for one in parts) // _MAX_RECORDS) > sum(len(one.starts) for one in parts):
         options["minPartitions"] = str(tasks)
     return with_own_names(spark.read.format("kafka").options(**options).load(), kafka)
 
 
 def with_own_names(records: DataFrame, kafka: Kafka) -> DataFrame:
-    """The records with duemq's own names of topics (`model/topics/topic_names.py`)."""
+    """The records with duemq's own topic names (`model/topics/topic_names.py`)."""
     prefix = options_of(kafka).names.prefix
     if prefix == OWN:
         return records
@@ -73,7 +73,7 @@ def _offsets(by_topic: Mapping[str, Mapping[int, int]]) -> str:
 
 
 def header(name: str) -> Column:
-    """The value of the first header of this name, or null. Header names may repeat."""
+    """The value of the first header with this name, or null. Header names may repeat."""
     return F.get(F.filter("headers", lambda one: one["key"] == name), F.lit(0))["value"]
 
 
@@ -82,30 +82,31 @@ def _at() -> Column:
 
 
 def commands(buffer: DataFrame) -> DataFrame:
-    """A row per record of the buffer topic, which is a command of duemq's own, or of a plain client in headers.
+    """One row per record in the buffer topic. A record is one of duemq's own commands, or a plain client's command in
+    headers.
 
-    `shard`, `offset`, `at` (when it was appended), and
+    The columns are `shard`, `offset`, `at` (when the record was appended), and
     * `kind`: schedule, cancel, move, deliver_now, redrive, purge, import, or malformed;
-    * `plain`: whether it came from a plain Kafka client;
-    * of a schedule: `due`, `topic`, `name` (with its prefix, or null), `expires` (0 for never);
-    * of a change: the first key of its message, `first_due`, `first_offset`, `first_row`, or the message's `name`;
-      `due`: the new due time (null for a cancel or purge); `tag`: of the job's step that sent it, or null;
-    * of a file: `path`, `sha256`, `size`, `window`, `rows`;
+    * `plain`: whether the record came from a plain Kafka client;
+    * for a schedule: `due`, `topic`, `name` (with its prefix, or null), `expires` (0: never);
+    * for a change: the first key of its message, `first_due`, `first_offset`, `first_row`, or the message's `name`;
+      `due`: the new due time (null for a cancel or purge); `tag`: the tag of the job's step that sent it, or null;
+    * for a file: `path`, `sha256`, `size`, `window`, `rows`;
     * `disputed`: whether another version of the server, or another machine, may call it malformed (`plain_records`);
-    * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
-      (see `_metadata`); `fingerprint`: of a schedule with a name, equal for repeats, if both or neither are `plain`.
-      A `name` that is not text is 0x and hex digits.
+    * `content`: xxhash64 of the payload; `metadata`: for a schedule, xxhash64 of key, labels and the client's headers
+      (see `_metadata`); `fingerprint`: for a schedule with a name, equal for repeats, if both or neither are `plain`.
+      A `name` that is not text becomes 0x and hex digits.
 
-    The outcome of a command is in the ledger (`entries`). The input is read twice: by Spark's expressions, and for
-    records of plain clients by Python. For large inputs see `own_commands`.
+    The outcome of a command is in the ledger (`entries`). The input is read twice: by Spark's expressions, and by
+    Python for the records of plain clients. For large inputs see `own_commands`.
     """
     return understood(own_commands(buffer))
 
 
 def own_commands(buffer: DataFrame) -> DataFrame:
-    """`commands` of duemq's own records, and `said` for all others: their key and headers, as JSON with base64.
+    """The `commands` in duemq's own records, and `said` for all others: their key and headers, as JSON with base64.
 
-    Readers of many records can persist the result, and pass it to `understood`.
+    A caller that reads many records can persist the result and pass it to `understood`.
     """
     first = F.get("headers", F.lit(0))
     own = F.coalesce((F.size("headers") == 1) & (first["key"] == COMMAND_HEADER) & F.col("key").isNull(), F.lit(False))
@@ -120,7 +121,7 @@ def own_commands(buffer: DataFrame) -> DataFrame:
 
 
 def understood(commands: DataFrame) -> DataFrame:
-    """`own_commands` with the commands of plain clients."""
+    """The result of `own_commands`, completed by the commands of plain clients."""
     own = commands.where("said is null").drop("said")
     plain = commands.where("said is not null").select("shard", "offset", "at", "said", "content")
     rows = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
@@ -132,16 +133,16 @@ def understood(commands: DataFrame) -> DataFrame:
 
 
 def entries(ledger: DataFrame) -> DataFrame:
-    """A row per record of the ledger topic (`duemq.model.log.ledger.Entry`).
+    """One row per record in the ledger topic (`duemq.model.log.ledger.Entry`).
 
     `shard`, `ledger_offset`, `written` (when it was appended), `n`, `applied`, `cursor_due`, `cursor_offset`,
     `cursor_row`, `at`, `pending`, `checksum` (hex), `accepted`, `delivered`, `cancelled`, `dead`, `horizon`;
     `answers`: array of `offset`, `answer` (the number of an `Answer`); `deferred`: array of `due`, `offset`, `row` (the
     old key), `to_due`, `to_offset`, `to_row` (null for dead letters), `attempt`, `reason`; `imported`: array of
     `offset`, `rows`, `reason`; `lost_from`, `lost_to`: commands in [from, to) that were dropped unread; `base`: the
-    entry to continue from, if an operator set it; `topics`: those that its cycle wrote to, null if they are not listed.
-    `problem`: why a record is no entry; its other columns are null. Offsets of cursors above 2**63 - 1, which stand for
-    "all of this millisecond", are 2**63 - 1.
+    entry to continue from, if an operator set it; `topics`: the topics that the cycle wrote to, null if they are not
+    listed. `problem`: why a record is not an entry; the other columns of such a record are null. If the offset in a
+    cursor is above 2**63 - 1, which means "all of this millisecond", it becomes 2**63 - 1.
     """
     slim = ledger.select(
         F.col("partition").alias("shard"), F.col("offset").alias("ledger_offset"), _at().alias("written"), "value"
@@ -150,11 +151,11 @@ def entries(ledger: DataFrame) -> DataFrame:
 
 
 def deliveries(records: DataFrame) -> DataFrame:
-    """A row per record that duemq delivered: those with a header `duemq-id`.
+    """One row per record that duemq delivered: the records with a header `duemq-id`.
 
-    `topic`, `partition`, `offset`, `at`, `by_broker` (whether the broker set that time), `id` and its unchecked
-    content: `shard` (65535 for a message without delay), `first_due`, `first_offset`, `first_row`, `mac` (all null for
-    an invalid id); `due` and `attempt` from the headers; `content` and `metadata`: see `commands`; `key_hash`: see
+    `topic`, `partition`, `offset`, `at`, `by_broker` (whether the broker set `at`), `id` and its unchecked content:
+    `shard` (65535 for a message without delay), `first_due`, `first_offset`, `first_row`, `mac` (all null for an
+    invalid id); `due` and `attempt` from the headers; `content` and `metadata`: see `commands`; `key_hash`: see
     `decode.key_hashes`.
     """
     rows = records.select(*_record_columns(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
@@ -163,10 +164,11 @@ def deliveries(records: DataFrame) -> DataFrame:
 
 
 def dead_letters(records: DataFrame) -> DataFrame:
-    """A row per record of the dead-letter topic: the columns of `deliveries`, and `reason`, `destination` (its topic),
-    `command` and `command_shard` (offset and partition of a malformed record, which has no id; the partition is null in
-    letters of older servers), and `shortened` (whether the payload was dropped because it was too large)."""
-    # Only read headers at duemq's positions: the sender's headers follow and may have any names.
+    """One row per record in the dead-letter topic: the columns of `deliveries`, and `reason`, `destination` (the
+    message's topic), `command` and `command_shard` (offset and partition of a malformed record, which has no id; the
+    partition is null in dead letters from older servers), and `shortened` (whether the payload was dropped because it
+    was too large)."""
+    # Read headers only at duemq's positions: the client's headers follow and may have any names.
     shortened = F.coalesce(F.get("headers", F.lit(0))["key"] == "duemq-shortened", F.lit(False))
     first = F.get("headers", shortened.cast("int"))
     third = F.get("headers", F.lit(_BEFORE_PARTITION) + shortened.cast("int"))
@@ -185,10 +187,11 @@ def dead_letters(records: DataFrame) -> DataFrame:
 
 
 def with_id(frame: DataFrame) -> DataFrame:
-    """The frame with the unchecked content of its column `id` (bytes, becomes text; see `duemq.model.messages.ids`):
-    `shard`, `first_due`, `first_offset`, `first_row`, `mac`; all null for another length or other characters."""
+    """The frame with the unchecked content of its column `id` (bytes, converted to text; see
+    `duemq.model.messages.ids`): `shard`, `first_due`, `first_offset`, `first_row`, `mac`. All of them are null if the
+    id has another length or other characters."""
     text = F.col("id").cast("string")
-    # unbase64 skips other characters, so that the result has fewer bytes.
+    # unbase64 skips other characters, so the result then has fewer bytes.
     raw = F.unbase64(F.translate(text, "-_+/", "+/**"))
     digits = frame.withColumns({"_raw": F.when(F.octet_length("id") == ID_CHARS, raw)}).withColumn(
         "_digits", F.when(F.octet_length("_raw") == _ID_BYTES, F.hex("_raw"))
@@ -204,7 +207,7 @@ _ID_FIELDS: Final = (
     ("shard", 0, 2, "int"), ("first_due", 2, 6, "bigint"), ("first_offset", 8, 6, "bigint"),
     ("first_row", 14, 4, "bigint"), ("mac", 18, 6, "bigint"),
 )  # fmt: skip
-"""Name, first byte, bytes and type of the fields of an id."""
+"""The fields of an id: name, first byte, number of bytes, and type."""
 
 
 def _selected(frame: DataFrame, schema: str) -> DataFrame:
@@ -223,9 +226,10 @@ def _record_columns() -> list[Column]:
 
 
 def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
-    """Columns of a delivered record: its key, whether its value is null, its labels as in the header, and the sender's
-    headers, which follow duemq's. `before`: how many headers precede the labels."""
-    # A dead letter has the headers of share groups, and the number of redrives if any; older servers wrote neither.
+    """Columns of a delivered record: its key, whether its value is null, its labels as in the header, and the client's
+    headers, which follow duemq's headers. `before`: how many headers precede the labels."""
+    # A dead letter has the headers of share groups, and the number of redrives if there were any. Those of older
+    # servers have neither.
     letter = F.coalesce(
         F.lit(before > _SYSTEM_HEADERS)
         & (F.get("headers", F.lit(before))["key"] == "__dlq.errors.topic")
@@ -246,7 +250,7 @@ def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
 
 
 def _metadata() -> Column:
-    """The same hash as `envelopes.packed_hash` of the command, where labels are joined by LF and not by commas."""
+    """The same hash as `envelopes.packed_hash` has for the command, which joins labels by LF and not by commas."""
     labels = F.translate(F.col("labels").cast("string"), ",", "\n").cast("binary")
 
     def packed(one: Column) -> Column:
@@ -279,6 +283,6 @@ def _length(of: Column, size: int) -> Column:
 
 
 def _named(at: int, name: str) -> Column:
-    """A header that duemq writes at position `at`: reading it there costs a fraction of a search."""
+    """The value of a header that duemq writes at position `at`: reading it there costs a fraction of a search."""
     there = F.get("headers", F.lit(at))
     return F.when(there["key"] == name, there["value"]).otherwise(header(name))

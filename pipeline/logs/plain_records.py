@@ -1,20 +1,20 @@
-"""Reads records of plain Kafka clients by the rules of `docs/guides/kafka.md`.
+"""Reads records from plain Kafka clients by the rules in `docs/guides/kafka.md`.
 
-The audit checks with it how the server read such a record, so it shares no code with the server's reader.
+The audit uses this module to check how the server read such a record, so it shares no code with the server's reader.
 `tests/unit/pipeline/test_plain_records.py` checks both against the same records.
 
 A record has a command in its headers:
 
     schedule   duemq-topic, one time, and optionally duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
-               duemq-expires-after; with x-duemq-return the name is that of a message which a consumer sends back
+               duemq-expires-after; with x-duemq-return, the name is that of a message which a consumer sends back
     move       duemq-move (an id or a name), and one time
     cancel, deliver now, redrive
                duemq-cancel, duemq-deliver-now or duemq-redrive (an id or a name)
     import      duemq-import: a file of messages, as JSON
 
-It does not check ids, which takes the cluster's secret, nor that a name belongs to this partition, which takes the
-number of partitions. Times that versions of the server, or machines with different zones, read differently are
-`disputed` (docs/adr/0060-times-that-are-meant.md).
+It does not check ids, because this needs the cluster's secret, nor whether a name belongs to this partition, because
+this needs the number of partitions. A time is `disputed` if versions of the server, or machines with different zones,
+read it differently (docs/adr/0060-times-that-are-meant.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ALLOWED: Final = {
     "redrive": {"duemq-redrive"},
     "import": {"duemq-import"},
 }
-_KIND_OF: Final = {  # the first one in a record wins
+_KIND_OF: Final = {  # the first of these headers in a record decides
     "duemq-import": "import", "duemq-cancel": "cancel", "duemq-move": "move", "duemq-deliver-now": "deliver_now",
     "duemq-redrive": "redrive",
 }  # fmt: skip
@@ -65,19 +65,20 @@ _MAX_DATE_TIME: Final = 128
 _DECIMAL: Final = r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?"
 _CLOCK: Final = "([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})"
 _FIRST_FORM: Final = _CLOCK + r":([0-5][0-9])(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
-"""The form that the first versions read."""
+"""The form that the first versions could read."""
 _FORM: Final = _CLOCK + r"(?::([0-9]{2})(?:[.,]([0-9]+))?)? ?(?:[Zz]|([+-])([0-9]{2})(?::?([0-9]{2}))?)((?:\[[^][]*])*)"
 _MAX_KEY_BYTES, _MAX_HEADERS, _MAX_LABELS, _MAX_TEXT = 65_534, 65_000, 16, 64
 _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
 
 class RecordMeaning(NamedTuple):
-    """`kind`: schedule, cancel, move, deliver_now, redrive, import or malformed. Times in epoch ms. `name` has
-    the prefix `n:`, or `r:` for a return, whose content is a part of its name (`logs.understood`).
+    """`kind`: schedule, cancel, move, deliver_now, redrive, import or malformed. Times are epoch ms. `name` has the
+    prefix `n:`, or `r:` for a return, where the content is part of the name (`logs.understood`).
 
     `first_due`, `first_offset`, `first_row`: from the id of a changed message. `labels`: joined by LF. `fingerprint`:
-    of a schedule with a name, bytes that are equal for repeats, without the value. `is_null`: of a schedule, whether
-    its value is null. `disputed`: whether another version may call it malformed. `reason`: why it is malformed.
+    for a schedule with a name, bytes that are equal for repeats; the value is not part of them. `is_null`: for a
+    schedule, whether its value is null. `disputed`: whether another version may call the record malformed. `reason`:
+    why it is malformed.
     """
 
     kind: str
@@ -102,7 +103,7 @@ class RecordMeaning(NamedTuple):
     reason: str = ""
 
     def columns(self) -> dict[str, object]:
-        """The record's columns of `decode.PLAIN`."""
+        """The columns of `decode.PLAIN` that describe the record."""
         fields = self._asdict()
         for name in ("key", "labels", "headers", "is_null", "reason"):
             del fields[name]
@@ -112,7 +113,7 @@ class RecordMeaning(NamedTuple):
 
 
 class _Malformed(Exception):
-    """Why a record is malformed, in a few words."""
+    """A record is malformed. The text says why, in a few words."""
 
 
 def read(
@@ -120,13 +121,13 @@ def read(
 ) -> RecordMeaning:
     """The meaning of a record that the broker appended at `at` (epoch ms) to the partition `shard` of the buffer topic.
 
-    `is_null`: whether its value is null."""
+    `is_null`: whether the record's value is null."""
     at = max(at, 0)
     ours: dict[str, bytes] = {}
     own: list[tuple[str, bytes | None]] = []
     try:
         for header, value in headers:
-            name = "duemq-import" if header == "duemq-adopt" else header  # the former name, in older logs
+            name = "duemq-import" if header == "duemq-adopt" else header  # older logs have the former name
             if name in _HEADER_NAMES:
                 if name in ours:
                     raise _Malformed(f"{name} is given twice")
@@ -150,8 +151,8 @@ def read(
 
 
 def metadata(key: bytes | None, labels: bytes, headers: Headers, is_null: bool) -> bytes:
-    """Key, labels and own headers of a message in one piece, for `envelopes.packed_hash`. Nulls are empty, and the
-    first header has the null marks, as in an envelope."""
+    """Key, labels and own headers of a message in one piece, for `envelopes.packed_hash`. Null values are empty; a
+    header before all others has the null marks, as in an envelope."""
     nulls = _nulls(headers, is_null) if len(headers) < _MAX_HEADERS else b""
     pairs = [*([("duemq-null", nulls)] if nulls else ()), *headers]
     packed = b"".join(
@@ -162,7 +163,8 @@ def metadata(key: bytes | None, labels: bytes, headers: Headers, is_null: bool) 
 
 
 def _nulls(headers: Headers, is_null: bool) -> bytes:
-    """Null marks, two bytes each: the number of headers after each null one, then 65534; 65535 for a null value."""
+    """Null marks, two bytes each: for each null header the number of headers after it, then 65534; 65535 for a null
+    value."""
     places = [len(headers) - 1 - at for at, (_, value) in enumerate(headers) if value is None]
     numbers = [*places, *([0xFFFE] if places else ()), *([0xFFFF] if is_null else ())]
     return b"".join(pack(">H", number) for number in numbers)
@@ -209,8 +211,8 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
 
 
 def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers, is_null: bool) -> bytes:
-    """A repeat has the same headers of duemq's in any order, the same key from either source, and the same own headers
-    in the same order, with the same nulls."""
+    """Bytes that are equal for repeats. A repeat has the same duemq headers in any order, the same key from either
+    source, and the same own headers in the same order, with the same nulls."""
     duemq_pairs = [(name.encode(), value) for name, value in sorted(ours.items()) if name != "duemq-key"]
     carried = [(name.encode(errors="replace"), value or b"") for name, value in own]
     carried.append((b"", _nulls(own, is_null)))
@@ -250,7 +252,7 @@ def _text(ours: Mapping[str, bytes], name: str) -> str:
 
 
 def _time(ours: Mapping[str, bytes], at: int) -> tuple[int, bool]:
-    """The due time, and whether it is disputed. Relative times count from the broker's append."""
+    """The due time, and whether it is disputed. Relative times begin when the broker appends the record."""
     names = [name for name in _TIMES if name in ours]
     if len(names) != 1:
         raise _Malformed("not exactly one time")
@@ -283,7 +285,7 @@ def _number(text: str) -> int | None:
 
 
 def _duration(text: str, may_be_negative: bool = False) -> tuple[int, bool]:
-    """The ms of `90000`, `90000.5`, `90s`, `2h30m`, `1.5s`, `PT90S`, rounded up, and whether they are disputed."""
+    """The ms in `90000`, `90000.5`, `90s`, `2h30m`, `1.5s` or `PT90S`, rounded up, and whether they are disputed."""
     number: float | None = _number(text)
     exact = number is not None
     if not exact and len(text) <= _MAX_TEXT and re.fullmatch(_DECIMAL, text):
@@ -318,7 +320,7 @@ def _rounded_up(quantity: str, unit: int) -> int:
 
 
 def _instant(text: str) -> tuple[int, bool]:
-    """The epoch ms of a number or a date-time with an offset, rounded up, and whether they are disputed."""
+    """The epoch ms for a number or a date-time with an offset, rounded up, and whether they are disputed."""
     number, disputed = _number(text), False
     if number is None:
         number = _date_time(text)

@@ -1,8 +1,8 @@
-"""The ranges of offsets that a job reads from Kafka's topics; they are fixed once and can be reported.
+"""The ranges of offsets that a job reads from Kafka's topics. They are fixed once and can be reported.
 
-A time range becomes offsets by the brokers' time index. As a condition on rows it would be a scan of the whole topic,
-because Spark's Kafka source pushes nothing down. One request covers all topics: the number of requests grows with
-brokers, not with topics.
+A range of times is converted to offsets by the brokers' time index. As a condition on rows it would need a scan of the
+whole topic, because Spark's Kafka source pushes no filter down. One request covers all topics, so the number of
+requests grows with the brokers and not with the topics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Offsets [start, end) of each partition of a topic. `log_starts`: the first offsets that the brokers keep."""
+    """Offsets [start, end) of each partition of a topic. `log_starts`: the first offsets that the brokers have."""
 
     topic: str
     starts: Mapping[int, int]
@@ -46,12 +46,12 @@ class TopicRange:
 
     @property
     def count(self) -> int:
-        """An upper bound for the records: it includes offsets of aborted transactions and of transaction marks."""
+        """An upper bound for the record count: it includes offsets of aborted transactions and transaction marks."""
         return sum(self.ends[partition] - start for partition, start in self.starts.items())
 
     @property
     def cut(self) -> tuple[int, ...]:
-        """The partitions that are read from the start of their log although it had earlier records."""
+        """The partitions that are read from the start of their log although the log had earlier records."""
         return tuple(p for p, start in self.starts.items() if start <= self.log_starts[p] and self.log_starts[p] > 0)
 
     def __str__(self) -> str:
@@ -59,15 +59,15 @@ class TopicRange:
         return f"{self.topic} [{', '.join(parts)}]"
 
     def within(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> TopicRange:
-        """This range with other bounds for some partitions, limited to the offsets that the brokers keep."""
+        """This range with other bounds for some partitions, limited to the offsets that the brokers have."""
         begin = {p: max(starts.get(p, start), self.log_starts[p]) for p, start in self.starts.items()}
         return replace(self, starts=begin, ends={p: max(ends.get(p, self.ends[p]), begin[p]) for p in begin})
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The records that brokers may drop: those older than `ms`, the oldest ones of a partition larger than `bytes` (-1
-    each: never), and with `compacts` all but the last of each key."""
+    """The records that brokers may drop: records older than `ms`, the oldest records of a partition larger than `bytes`
+    (-1 each: never), and with `compacts` all records except the last one of each key."""
 
     ms: int = -1
     bytes: int = -1
@@ -75,7 +75,7 @@ class Retention:
 
     @staticmethod
     def of(config: Mapping[str, str]) -> Retention:
-        """The retention in a topic's configuration, which has Kafka's names."""
+        """The retention in a topic's configuration. Its settings have Kafka's names."""
         policy = config.get("cleanup.policy", "delete")
         drops = "delete" in policy
         ms, size = (int(config.get(name, -1)) if drops else -1 for name in CONFIGURED[1:])
@@ -86,20 +86,20 @@ class KafkaConnection(Protocol):
     """A connection to Kafka. Methods raise KafkaError, OSError or Unavailable."""
 
     async def topics(self) -> dict[str, list[int]]:
-        """The partitions of every topic, in one request."""
+        """The partitions of every topic, by one request."""
 
     async def offsets(
         self, times: Mapping[TopicPartition, int], *, committed: bool = True
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """The offset and time of the first record that is not older than each time (epoch ms), `EARLIEST` or `LATEST`.
-        Partitions without such a record are missing. One request per broker."""
+        """The offset and time of the first record at or after each time (epoch ms), or at `EARLIEST` or `LATEST`.
+        Partitions without such a record are missing. This takes one request per broker."""
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """The settings `CONFIGURED` of each topic, in one request. Topics without authorization are missing."""
+        """The settings `CONFIGURED` of each topic, by one request. Topics that may not be described are missing."""
 
     async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
-        """The metadata of a group's offset in partition 0 of each topic. Topics without an offset, or without
-        authorization, are missing."""
+        """The metadata in a group's committed offset for partition 0 of each topic. Topics without an offset, or
+        all topics if the user may not read the group, are missing."""
 
     async def close(self) -> None: ...
 
@@ -107,8 +107,8 @@ class KafkaConnection(Protocol):
 class Logs:
     """Asks Kafka about topics: ranges, retention, purges.
 
-    Methods raise Unavailable if the brokers do not answer, BadInput for a missing topic, and BadConfig. `spark`: for
-    logins that only Java's client knows.
+    Methods raise Unavailable if the brokers do not answer, BadInput for a missing topic, and BadConfig. `spark`: needed
+    for logins that only the Java client supports.
     """
 
     def __init__(self, kafka: Kafka, spark: SparkSession | None = None) -> None:
@@ -119,7 +119,7 @@ class Logs:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Requests inside this block share a connection, and the list of topics."""
+        """Let requests inside this block share a connection and the list of topics."""
         if self._open is not None:
             yield
             return
@@ -150,10 +150,10 @@ class Logs:
     def ranges(
         self, topics: Iterable[str], since: int | None = None, until: int | None = None
     ) -> dict[str, TopicRange]:
-        """The committed records of these topics with a time in [since, until), epoch ms.
+        """The committed records in these topics with a time in [since, until), epoch ms.
 
-        Kafka's time index gives the first record that is not older. In a topic with producers' times, which may go
-        back, older records may follow.
+        Kafka's time index finds the first record at or after a time. In a topic where producers set the times, times
+        may go back, so that records with earlier times may follow.
         """
         with self.connected():
             places = self._places(topics)
@@ -176,9 +176,9 @@ class Logs:
     def settled_ends(self, topics: Iterable[str], patience_s: float) -> tuple[dict[TopicPartition, int], list[str]]:
         """The ends of these topics, after all transactions that are open now have ended.
 
-        A transaction becomes visible in its topics at slightly different moments. After reading a ledger entry, these
-        ends include all deliveries of its cycle. Also returns the partitions with transactions that were still open
-        after `patience_s`; their ends are before these.
+        A transaction becomes visible in its topics at slightly different moments. If a ledger entry has been read
+        before the call, these ends include all deliveries of its cycle. Also returns the partitions with transactions
+        that were still open after `patience_s`; the ends of these partitions are before the open transactions.
         """
 
         async def wait(connection: KafkaConnection) -> dict[TopicPartition, int]:
@@ -197,14 +197,14 @@ class Logs:
         return {where: min(stable[where], end) for where, end in written.items()}, open_still
 
     def first_times(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
-        """The time of the first remaining record (epoch ms) of each partition that has one."""
+        """The time (epoch ms) of the first remaining record in each partition that has records."""
         with self.connected():
             times = dict.fromkeys(self._places(topics), 0)
             records = self._ask(lambda connection: connection.offsets(times)) if times else {}
         return {(where.topic, where.partition): time for where, (_, time) in records.items() if time >= 0}
 
     def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
-        """The retention of each topic. Topics without authorization are missing."""
+        """The retention of each topic. Topics that may not be described are missing."""
         names = list(topics)
         if not names:
             return {}
@@ -213,7 +213,7 @@ class Logs:
         return {topic: Retention.of(config) for topic, config in configs.items()}
 
     def purges(self, topics: Iterable[str]) -> dict[str, int]:
-        """When (epoch ms) duemq's jobs last began to purge these topics. Topics without such a mark are missing."""
+        """When duemq's jobs last began to purge these topics (epoch ms). Topics without such a record are missing."""
         names = list(topics)
         if not names:
             return {}
@@ -242,7 +242,7 @@ class Logs:
         return {where: offset for where, (offset, _) in records.items()}
 
     def _times(self, last: Mapping[TopicPartition, int], time: int) -> dict[TopicPartition, int]:
-        """The first offset that is not older than `time`, at most the last one."""
+        """The first offset at or after `time` for each partition, but at most the last one."""
         if not last:
             return {}
         records = self._ask(lambda connection: connection.offsets(dict.fromkeys(last, max(time, 0))))
@@ -262,7 +262,8 @@ class Logs:
 
 
 class NamedConnection:
-    """A `KafkaConnection` that translates duemq's names of topics. Topics of other clusters are left out."""
+    """A `KafkaConnection` that translates between duemq's topic names and those on the brokers. Topics of other
+    clusters are left out."""
 
     def __init__(self, inner: KafkaConnection, names: TopicNames) -> None:
         self._inner, self._names = inner, names
@@ -291,14 +292,14 @@ class NamedConnection:
 
 
 class PythonConnection:
-    """A `KafkaConnection` with duemq's own client."""
+    """A `KafkaConnection` that uses duemq's own client."""
 
     def __init__(self, consumer: Any, options: KafkaOptions) -> None:
         self._consumer, self._options = consumer, options
 
     @staticmethod
     async def open(options: KafkaOptions) -> PythonConnection:
-        """Raises Unavailable and BadConfig."""
+        """Open a connection. Raises Unavailable and BadConfig."""
         consumer = new_consumer(enable_auto_commit=False, **options.client())
         try:
             await consumer.start()
@@ -308,7 +309,7 @@ class PythonConnection:
         return PythonConnection(consumer, options)
 
     async def topics(self) -> dict[str, list[int]]:
-        # Metadata of all topics at once: otherwise the client sends a request for each new topic.
+        # Request the metadata of all topics at once: otherwise the client sends a request for each new topic.
         client = client_of(self._consumer)
         if not await client.force_metadata_update():
             raise Unavailable(f"Kafka at {self._options.bootstrap} does not say what topics it has")

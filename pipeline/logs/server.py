@@ -1,4 +1,4 @@
-"""The connection of driver and executors to the server, its limits, and repeated requests. Uses no Spark."""
+"""How driver and executors connect to the server, ask for its limits, and repeat requests. Does not use Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.storage.limits import ImportLimits
 from duemq.tls.files import TlsFiles
 
-PATIENCE_S: Final = 120.0  # how long requests are repeated if the server does not answer
+PATIENCE_S: Final = 120.0  # how long a request is repeated if the server does not answer
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -29,7 +29,7 @@ Sleep = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of duemq; None: as `Admin` finds it. `timeout_s`: of a request. `tls`: files on every machine."""
+    """The address of duemq; None: the default of `Admin`. `timeout_s`: per request. `tls`: files on every machine."""
 
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -38,8 +38,8 @@ class Server:
 
     @classmethod
     def at(cls, url: str | None, api_key: str | None = None, timeout_s: float = 60.0, **more: Any) -> Self:
-        """The server, and `more` fields. Missing values come from the environment of this process: that of an executor
-        may differ. Raises BadInput."""
+        """The server, with `more` fields. Missing values come from the environment of this process, because the
+        environment of an executor may differ. Raises BadInput."""
         try:
             base: str = http_options(url, None, 1.0)["base_url"]
         except ValueError as error:
@@ -53,15 +53,15 @@ class Server:
         )
 
     def limits(self, patience_s: float = PATIENCE_S) -> Limits:
-        """See `limits_of`; repeated for `patience_s` while the server is unavailable."""
+        """See `limits_of`. The request is repeated for `patience_s` while the server is unavailable."""
         with self.client() as client:
             return patiently(lambda: limits_of(client), patience_s)
 
 
 def limits_of(client: Client) -> Limits:
-    """The server's limits, to judge messages before they are sent.
+    """The server's limits, which are used to check messages before they are sent.
 
-    Raises JobFailed for a server that is too old to have them, and the client's errors.
+    Raises the client's errors, and JobFailed if the server is too old to return limits.
     """
     try:
         return client.limits()
@@ -72,7 +72,7 @@ def limits_of(client: Client) -> Limits:
 
 
 def message_limits(limits: Limits) -> ImportLimits:
-    """The limits of one message, in the form of the rules for files."""
+    """The limits for one message, in the form that the rules for files use."""
     return ImportLimits(
         limits.max_payload_bytes, limits.max_headers, limits.max_headers_bytes, limits.max_key_bytes, limits.topics
     )
@@ -104,10 +104,11 @@ def until_answered(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> list[Outcome]:
-    """The outcome of each item, in order. `outcome_of` returns the outcome of a result, and whether it is final.
-    Requests for items without a final outcome are repeated until no further one arrives for `patience_s` seconds.
+    """The outcome of each item, in order. `outcome_of` returns the outcome in a result, and whether it is final.
+    Requests for items without a final outcome are repeated until no new outcome arrives for `patience_s` seconds.
 
-    Raises `Unavailable` and `Unreachable` if the last request had no results, and errors that refuse a whole request.
+    Raises `Unavailable` and `Unreachable` if the last request had no results, and the errors that refuse a whole
+    request.
     """
     outcomes: dict[int, Outcome] = {}
     left, pause_s, deadline = list(range(len(items))), 0.0, clock() + patience_s
@@ -141,5 +142,5 @@ def until_answered(
 
 
 def longer(pause_s: float) -> float:
-    """The next pause between tries, s."""
+    """The next pause between two tries, in s."""
     return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)

@@ -38,15 +38,15 @@ def read_table(
     *,
     corrupt: bool = False,
 ) -> DataFrame:
-    """A file, a folder or a pattern of files, or a table of the catalog.
+    """A file, a folder or a pattern of files, or a table in the catalog.
 
-    A name with a slash, with a suffix of FORMATS, or of an existing file is a path of this machine, or a URI
-    (`uri_of`), and so is any name with `kind`; other names are in the catalog.
+    A name is a path on this machine, or a URI (`uri_of`), if it has a slash or a suffix of FORMATS, if a file with this
+    name exists, or if `kind` is given. Other names are in the catalog.
 
-    `kind` is one of FORMATS; None takes the suffix of the name or of the folder's files. CSV has a header and columns
-    of text: an id such as 0012 is no number; see `csv_table` for `corrupt`. Columns of CSV and JSON from folder names
-    are text, too. `options` of Spark's reader win. Times without a zone in files are TIMESTAMP_NTZ, or text. Raises
-    BadInput.
+    `kind` is one of FORMATS; None means the suffix of the name or of the files in the folder. CSV must have a header;
+    its columns are text, because an id such as 0012 is not a number; see `csv_table` for `corrupt`. Columns of CSV and
+    JSON from folder names are text, too. `options` for Spark's reader override all this. Times without a zone in files
+    are TIMESTAMP_NTZ, or text. Raises BadInput.
     """
     if kind is None and not is_path(name):
         with readable(name):
@@ -69,10 +69,10 @@ def read_table(
 
 
 def csv_table(spark: SparkSession, names: Sequence[str], options: Mapping[str, str]) -> DataFrame:
-    """Files and patterns of CSV with a header, and `CORRUPT`: the text of a line with more or fewer columns, or (unless
-    `options` name an encoding) with bytes that are not UTF-8. Files have the same columns in the same order.
+    """CSV files and patterns with a header, and `CORRUPT`: the text of a line with more or fewer columns, or (unless
+    `options` name an encoding) with bytes that are not UTF-8. All files have the same columns in the same order.
 
-    Quoted values may have line breaks, so Spark reads a file in one task (`multiLine`). Raises BadInput.
+    Quoted values may have line breaks, so Spark reads each file in one task (`multiLine`). Raises BadInput.
     """
     chosen = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"} | dict(options)
     reader = spark.read.format("csv").options(**chosen)
@@ -81,7 +81,7 @@ def csv_table(spark: SparkSession, names: Sequence[str], options: Mapping[str, s
         try:
             schema = local_times.text_schema(spark, reader, files, chosen)
         except (PySparkException, Py4JJavaError) as error:
-            if "matches 0 files" not in str(error):  # Spark treats the names of files it has found as patterns
+            if "matches 0 files" not in str(error):  # Spark treats the names of the files that it found as patterns
                 raise
             schema = local_times.text_schema(spark, reader.option("multiLine", "false"), files, chosen)
             reader = reader.option("multiLine", chosen["multiLine"])
@@ -97,8 +97,8 @@ def csv_table(spark: SparkSession, names: Sequence[str], options: Mapping[str, s
 
 
 def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
-    """A table behind JDBC; its driver is one of Spark's jars. Times without a zone are TIMESTAMP_NTZ, unless `options`
-    of Spark's reader change that. Raises BadInput."""
+    """A table behind JDBC. Its driver must be one of Spark's jars. Times without a zone are TIMESTAMP_NTZ, unless
+    `options` for Spark's reader change that. Raises BadInput."""
     chosen = {"url": url, "dbtable": name, "preferTimestampNTZ": "true"} | dict(options or {})
     reader = spark.read.format("jdbc").options(**chosen)
     with readable(name):
@@ -110,7 +110,7 @@ def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, s
 
 
 def jdbc_print(url: str, name: str) -> str:
-    """A checksum of a database and its table, independent of passwords and driver options."""
+    """A checksum of a database and its table. Passwords and driver options do not change it."""
     base = url.rpartition("@")[2] if url.startswith("jdbc:oracle:") else re.split("[?;]", url)[0]
     host = re.sub("//[^/]*@", "//", base)
     pairs = (pair.partition("=") for pair in re.split("[?&;]", url)[1:])
@@ -119,7 +119,7 @@ def jdbc_print(url: str, name: str) -> str:
 
 
 def snapshot_of(spark: SparkSession, name: str) -> str:
-    """The current snapshot of an Iceberg or Delta table of the catalog; empty for a table of another kind."""
+    """The current snapshot of an Iceberg or Delta table in the catalog; empty for a table of another kind."""
     for query, field in ((f"SELECT * FROM {name}.refs WHERE name = 'main'", "snapshot_id"),
                          (f"DESCRIBE HISTORY {name} LIMIT 1", "version")):  # fmt: skip
         try:
@@ -131,15 +131,15 @@ def snapshot_of(spark: SparkSession, name: str) -> str:
 
 
 def fingerprint(frame: DataFrame) -> str | None:
-    """A checksum of a table's columns and of its files' names, sizes and times, on any file system; None for a table
-    without files. Raises BadInput if a file is gone."""
+    """A checksum of a table's columns and of the names, sizes and times of its files, on any file system; None for a
+    table without files. Raises BadInput if a file is gone."""
     files = [unquote(file) for file in frame.inputFiles()]
     if not files:
         return None
     spark = frame.sparkSession
-    # Spark's reader of binary files lists files in parallel, on every file system that Hadoop knows. It only reads the
-    # content if that column is selected. Listing folders is many times faster than listing single files.
-    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # paths make no partition columns
+    # Spark's reader of binary files lists files in parallel, on every file system that Hadoop supports. It reads the
+    # content only if that column is selected. Listing folders is many times faster than listing single files.
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # no columns from folder names
     folders = {file.rpartition("/")[0] for file in files}
     places = folders if len(folders) < len(files) else files
     with readable(f"a file of the table ({files[0]})"):
@@ -154,7 +154,7 @@ def fingerprint(frame: DataFrame) -> str | None:
 
 
 def schema_of(frame: DataFrame) -> str:
-    """The columns of a table with their types, without those that our readers add: a part of a job's identity."""
+    """The columns of a table with their types, without the columns that our readers add: part of a job's identity."""
     return StructType([field for field in frame.schema if not field.name.startswith(HIDDEN)]).json()
 
 
@@ -186,7 +186,7 @@ def _kind_of(spark: SparkSession, name: str, uri: str) -> str:
 
 
 def _suffixes(spark: SparkSession, name: str, uri: str) -> set[str]:
-    """The suffixes of all files, as Spark lists them on any file system."""
+    """The suffixes of all files in Spark's listing, which works on any file system."""
     with readable(name):
         files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(uri)
         suffixes = files.select(F.regexp_extract("path", r"\.\w+$", 0).alias("suffix")).distinct()

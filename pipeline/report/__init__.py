@@ -1,4 +1,5 @@
-"""Pages of results: one self-contained HTML file with plots as SVG, for light and dark mode.
+"""Pages with results: each is one self-contained HTML file with plots as SVG, for light and dark mode.
 
-`document.py` makes the page and its tables, `chart.py` the plots, `place.py` writes it next to the tables.
+`document.py` makes the page and its tables, `chart.py` makes the plots, and `place.py` writes the page next to the
+tables.
 """

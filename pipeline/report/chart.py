@@ -1,6 +1,7 @@
-"""Plots as SVG that takes its colours from the page (`document.py`).
+"""Plots as SVG, with colours from the page (`document.py`).
 
-A chart has two axes. Marks are in the units of the axes, with a colour (`c0` to `c6`, or `bad`) and a tooltip.
+A chart has two axes. The positions of its marks are in the units of the axes. A mark has a colour (`c0` to `c6`, or
+`bad`) and a tooltip.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _MAX_TIMES: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`share`: the position of a value, from 0 at the start of the axis to 1. `ticks`: values with their text."""
+    """`share`: maps a value to its position, from 0 at the start of the axis to 1. `ticks`: values with their text."""
 
     share: Callable[[float], float]
     ticks: Sequence[tuple[float, str]]
 
 
 def short(value: float) -> str:
-    """A number in few characters: 12k, 3.5M."""
+    """A number in a few characters: 12k, 3.5M."""
     for unit, factor, text in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= unit:
             return f"{value / factor:g}{text}"
@@ -38,7 +39,7 @@ def short(value: float) -> str:
 
 
 def linear(top: float, text: Callable[[float], str] = short) -> Axis:
-    """From 0 to `top`, with four to seven round numbers; the last one may be slightly above `top`."""
+    """An axis from 0 to `top`, with four to seven round numbers; the last one may be slightly above `top`."""
     top = top if top > 0 else 1
     size = 10 ** math.floor(math.log10(top / 4))
     step = next(factor * size for factor in (1, 2, 5, 10) if top / (factor * size) <= 6)
@@ -48,7 +49,7 @@ def linear(top: float, text: Callable[[float], str] = short) -> Axis:
 
 
 def decades(lowest: float, highest: float, text: Callable[[float], str] = short) -> Axis:
-    """A logarithmic axis of whole decades, which includes 0 if `lowest` is below 1."""
+    """A logarithmic axis over whole decades; it includes 0 if `lowest` is below 1."""
     top = max(1, math.ceil(math.log10(max(highest, 1)) - 1e-9))
     if lowest < 1:
         end = math.log10(10**top + 1)
@@ -62,7 +63,7 @@ def decades(lowest: float, highest: float, text: Callable[[float], str] = short)
 
 
 def instants(start: int, end: int) -> Axis:
-    """Epoch ms, in UTC. The first tick and those at midnight show the date."""
+    """An axis in epoch ms, with text in UTC. The first tick and the ticks at midnight show the date."""
     step = next((one for one in _STEPS_MS if (end - start) / one <= _MAX_TIMES), _STEPS_MS[-1])
     ticks: list[tuple[float, str]] = []
     for tick in range(-(-start // step) * step, end + 1, step):
@@ -82,7 +83,7 @@ class Chart:
         self._limits: list[tuple[float, str]] = []
 
     def bar(self, left: float, right: float, bottom: float, top: float, look: str, tip: str) -> None:
-        """From `left` to `right` and from `bottom` to `top`; never thinner than a line."""
+        """A bar from `left` to `right` and from `bottom` to `top`; it is never thinner than a line."""
         x1, x2, y1, y2 = self._x(left), self._x(right), self._y(top), self._y(bottom)
         width = x2 - x1 - (1.0 if x2 - x1 > 3 else 0.0)
         place = {"x": x1, "y": y1, "width": max(width, 0.8), "height": max(y2 - y1, 0.8)}
@@ -98,7 +99,7 @@ class Chart:
         self._marks.append(("polyline", look, {"points": places}, ""))
 
     def limit(self, y: float, text: str) -> None:
-        """A limit, as a line across the plot."""
+        """A limit, drawn as a line across the plot."""
         self._limits.append((self._y(y), text))
 
     def svg(self) -> Html:

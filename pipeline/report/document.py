@@ -1,4 +1,4 @@
-"""A self-contained HTML page: its style, its tables, and the keys of its charts (`templates/`)."""
+"""A self-contained HTML page: its style, its tables, and the legends of its charts (`templates/`)."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 COLOURS: Final = 7
-"""`c0` to `c6` are the colours of a chart; the last one is grey, for the rest."""
+"""The number of colours in a chart, `c0` to `c6`; the last one is grey, for all other items."""
 Html = Markup
-"""Text that is HTML already; other text is escaped."""
+"""Text that is HTML already; all other text is escaped."""
 
 
 def rendered(template: str, **values: Any) -> Html:
-    """A rendered template; text in `values` is escaped unless it is `Html`."""
+    """A rendered template. Text in `values` is escaped unless it is `Html`."""
     return Html(_templates().get_template(template).render(values))
 
 
 def document(title: str, parts: Iterable[str]) -> str:
-    """A whole page. `title` is text, the parts are HTML."""
+    """A whole page. `title` is text; the parts are HTML."""
     return rendered("page.html", title=title, parts=map(Html, parts))
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """A table. Under a head that ends in `|n` are numbers, aligned right.
+    """A table. If a head ends in `|n`, its column has numbers and is aligned right.
 
-    Whole numbers get commas, None is an empty cell, and text is escaped unless it is `Html`.
+    Whole numbers get commas, None becomes an empty cell, and text is escaped unless it is `Html`.
     """
     return _part("table", heads, [list(zip(heads, row, strict=True)) for row in rows])
 
 
 def keys(colours: Mapping[str, str]) -> Html:
-    """The key of a chart: the colour classes (`c0` …) by name."""
+    """The legend of a chart. `colours`: the colour classes (`c0` …) by name."""
     return _part("keys", colours)
 
 

@@ -14,8 +14,8 @@ from duemq.pipeline.spark.connect import is_remote
 
 
 def check_page(spark: SparkSession, uri: str, option: str) -> None:
-    """Raise BadInput if no page can be written to a folder (`uri_of`): on other file systems, a Connect server only
-    writes tables. Call it before the work starts. `option`: the option that names the folder."""
+    """Raise BadInput if no page can be written to a folder (`uri_of`): outside this machine, a Connect session can only
+    write tables. Call it before the work starts. `option`: the option that names the folder."""
     if is_remote(spark) and local_path(uri) is None:
         raise BadInput(
             f"{option} {uri}: a Spark Connect session can write tables there, but no page: name a folder of this "

@@ -1,4 +1,4 @@
-"""Sends rows as commands to duemq's buffer topic through Spark's Kafka sink: batch or stream, exactly once by names."""
+"""Sends rows as commands to duemq's buffer topic through Spark's Kafka sink: batch or stream, exactly once by name."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.send.buffer_topic import shards_at, shards_of

@@ -1,7 +1,8 @@
-"""Turns rows into records of a plain Kafka client (docs/guides/kafka.md) for Spark's Kafka sink, or into the columns
-that `format("duemq")` writes.
+"""Turns rows into records as a plain Kafka client sends them (docs/guides/kafka.md), for Spark's Kafka sink, or into
+the columns that `format("duemq")` writes.
 
-The sink writes each row at least once. A name belongs to one shard, which accepts it once: each row is one message.
+The sink writes each row at least once. A name belongs to one shard, which accepts it once, so each row becomes one
+message.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def commands_of(
     now: int | None = None,
     past: bool = False,
 ) -> DataFrame:
-    """`key`, `value`, `headers`, `partition` and `topic` for Spark's Kafka sink, `.write` or `.writeStream`: a command
-    for each row that can be sent; `rejects_of` has the others.
+    """`key`, `value`, `headers`, `partition` and `topic` for Spark's Kafka sink, with `.write` or `.writeStream`: a
+    command for each row that can be sent; `rejects_of` returns the others.
 
-    `columns`: with `name`. `shards`: see `shards_of`. `rules`, `now`, `past`: see `sendable`. If rows with the same
-    name differ, the shard accepts the first that it reads. Raises BadInput.
+    `columns`: must have `name`. `shards`: see `shards_of`. `rules`, `now`, `past`: see `sendable`. If rows with the
+    same name differ, the shard accepts the first one that it reads. Raises BadInput.
     """
     return commands(sendable(frame, columns, rules, now, past), columns, shards)
 
@@ -41,18 +42,18 @@ def commands_of(
 def rejects_of(
     frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
 ) -> DataFrame:
-    """The rows that cannot be sent, unchanged, with a `reason`. Arguments as in `commands_of`."""
+    """The rows that cannot be sent, unchanged, with a `reason`. The arguments are those of `commands_of`."""
     return rejected(sendable(frame, columns, rules, now, past))
 
 
 def shard_of(name: Column, shards: int) -> Column:
-    """The shard of a name (int), as in `shard_of_name` (`model/messages/names.py`)."""
+    """The shard of a name (int), computed as by `shard_of_name` (`model/messages/names.py`)."""
     prefixed = F.concat(F.lit(CLIENT.decode()), name).cast("binary")
     return F.pmod(F.crc32(prefixed), F.lit(shards)).cast("int")
 
 
 def commands(judged_rows: DataFrame, columns: Columns, shards: int, buffer: str = BUFFER) -> DataFrame:
-    """The commands of rows from `sendable`: see `commands_of`. `buffer`: the buffer topic's name on the brokers."""
+    """The commands for rows from `sendable`: see `commands_of`. `buffer`: the buffer topic's name on the brokers."""
     if shards < 1:
         raise BadInput(f"a cluster has one shard or more, not {shards}")
     name = F.col(OWN + "name")
@@ -66,19 +67,19 @@ def commands(judged_rows: DataFrame, columns: Columns, shards: int, buffer: str 
 def fields_of(
     frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
 ) -> DataFrame:
-    """The columns that `format("duemq")` writes, for rows that can be sent; `rejects_of` has the others. Arguments as
-    in `commands_of`."""
+    """The columns that `format("duemq")` writes, for the rows that can be sent; `rejects_of` returns the others. The
+    arguments are those of `commands_of`."""
     return fields(sendable(frame, columns, rules, now, past))
 
 
 def fields(judged_rows: DataFrame) -> DataFrame:
-    """The columns of rows from `sendable`: see `fields_of`."""
+    """The columns for rows from `sendable`: see `fields_of`."""
     good = judged_rows.where(F.col(OWN + REASON).isNull())
     return good.select(*(F.col(OWN + name).alias(name) for name in FIELDS if OWN + name in judged_rows.columns))
 
 
 def _headers(columns: Columns) -> Column:
-    """duemq's headers, then the message's own. Times are epoch ms, so a repeat has the same bytes."""
+    """duemq's headers, then the message's own headers. Times are epoch ms, so that a repeat has the same bytes."""
     none = F.array().cast(HEADERS)
     parts = [
         F.array(

@@ -1,7 +1,8 @@
-"""Sends a table: its rows become commands, and those that break a rule become a table of rejects.
+"""Sends a table: its rows become commands, and the rows that break a rule become a table of rejects.
 
-It can be run again after any end: rows that were sent before are repeats of their names. The table is read twice, and a
-third time for its rejects, so a source that returns other rows each time must be saved first.
+However a job ended, it can be run again: rows that were sent before are duplicates, because they have the same names.
+The table is read twice, and a third time for its rejects, so the rows of a source that returns other rows each time
+must be saved first.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from duemq.pipeline.spark.progress import Silent, Teller, step
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """`sent` rows are in the log, on as many replicas as Kafka requires. `rejects`: the folder of the `rejected` rows,
-    if one was named. `overdue`: sent rows that were due when the job `began` (epoch ms)."""
+    """`sent`: rows that are in the log, on as many replicas as Kafka requires. `rejects`: the folder of the `rejected`
+    rows, if one was named. `overdue`: sent rows that were already due when the job `began` (epoch ms)."""
 
     rows: int
     sent: int
@@ -54,15 +55,16 @@ def send(
 ) -> SendResult:
     """Send the rows of a table, each once under its name, however often this is run.
 
-    `rejects`: a folder (a path of this machine, or a URI) for a folder with the rejected rows. `strict`: one rejected
-    row, and nothing is sent. `compare_names`: reject rows with the same name that differ, which takes a shuffle of the
-    names. `shards`: None reads their number from the buffer topic. `past`: send rows due more than a day ago instead of
-    rejecting them. Raises BadInput, RowsRejected, Unavailable and BadConfig; a job that Spark gave up can be run again.
+    `rejects`: the path on this machine, or the URI, in which to create a folder with the rejected rows. `strict`: if
+    any row is rejected, nothing is sent. `compare_names`: reject rows that have the same name but differ, which takes a
+    shuffle of the names. `shards`: None means that their number is read from the buffer topic. `past`: send rows due
+    more than a day ago instead of rejecting them. Raises BadInput, RowsRejected, Unavailable and BadConfig; if Spark
+    gave up the job, it can be run again.
     """
     teller, began = teller or Silent(), clock()
     spark, shards = frame.sparkSession, shards or shards_of(kafka)
     judged_rows = sendable(frame, columns, rules, began, past)
-    # Counted before writing: Spark 4.3 never reports observations below the Kafka sink.
+    # The rows are counted before they are written: Spark 4.3 never reports observations below the Kafka sink.
     with step(spark, teller, "checking all rows"):
         judged_rows, check = looked_at(judged_rows, columns, compare_names, began)
     rows, bad = check.rows, check.rejected
@@ -83,7 +85,7 @@ def send(
 
 
 def looked_at(judged_rows: DataFrame, columns: Columns, compare_names: bool, now: int) -> tuple[DataFrame, TableCheck]:
-    """Rows from `sendable`, with those rejected that share a name and differ, and their counts."""
+    """Rows from `sendable`, where rows that share a name but differ are rejected as well, and the counts."""
     check = look(judged_rows, now, names=compare_names)
     if not check.repeated:
         return judged_rows, check

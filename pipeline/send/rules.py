@@ -1,7 +1,7 @@
-"""The rules for rows that are sent under names: those of bulk schedule without the lead, those for names, and those for
-records of plain Kafka clients (`model/messages/plain.py`).
+"""The rules for rows that are sent under names: the rules of bulk schedule without the lead, the rules for names, and
+the rules for records from plain Kafka clients (`model/messages/plain.py`).
 
-A shard would turn a row that breaks them into a dead letter; here it is rejected with a reason.
+If a row breaks one of them, a shard would turn it into a dead letter; here it is rejected with a reason.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from duemq.pipeline.columns.instants import LONG_PAST, LONG_PAST_MS, shown
 from duemq.pipeline.errors import BadInput
 
 TIME_HEADERS: Final = ("x-delay", "DELAY")
-"""Time headers of plain clients without the prefix `duemq-`; messages cannot have them."""
+"""Time headers of plain clients that lack the prefix `duemq-`. Messages cannot have headers with these names."""
 _NAME = rf"^(?:{NAME.pattern})\z"
-# The server strips labels. These are the characters that Python's `str.strip` removes and that a label may have.
+# The server strips labels. These are the characters that Python's `str.strip` removes and that a label may contain.
 _SPACE = r"[ \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
 _PADDED = rf"^{_SPACE}|{_SPACE}\z"
 
@@ -31,18 +31,18 @@ _PADDED = rf"^{_SPACE}|{_SPACE}\z"
 def sendable(
     frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
 ) -> DataFrame:
-    """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be sent, or
-    null. It only uses JVM expressions on single rows, so it works on streams.
+    """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why the row cannot be sent, or
+    null. This uses only JVM expressions on single rows, so it works on streams.
 
-    `rules`: the lead is ignored. `now`: epoch ms; None judges expired and long past rows by the time of a stream's
-    batch, and the horizon by the time of this call. `past`: accept rows due more than a day ago. Raises BadInput, also
-    without a column of names.
+    `rules`: their lead is ignored. `now`: epoch ms; with None, expired and long past rows are judged by the time of a
+    stream's batch, and the horizon by the time of this call. `past`: accept rows due more than a day ago. Raises
+    BadInput, also if there is no column of names.
     """
     if columns.name is None:
         raise BadInput("a column of names is missing: by its name a message that is sent twice is accepted once")
-    with_fields(frame, columns)  # refuses a missing column of names, or one of a wrong type
+    with_fields(frame, columns)  # raises BadInput if the column of names is missing or has a wrong type
     began = int(time.time() * 1000) if now is None else now
-    # This lead allows every window since 1970. Without the name, rows are not compared with each other.
+    # This lead allows every window since 1970. Without a name column, `judged` does not compare rows with each other.
     any_lead = replace(rules or BulkRules(), lead_ms=-began)
     name = column(columns.name).cast("string")
     judged_rows = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)

@@ -1,8 +1,8 @@
 """Sends the rows that bulk schedule rejects because they are due too soon.
 
-They are in the job's table of rejects, which is written once. Each message is named after the job and the row's name,
-so that a repeat is recognised as long as the server remembers names. A table of answers has the outcome of each row;
-once it is complete, nothing more is sent.
+These rows are in the job's table of rejects, which is written once. The name of each message combines the job's id with
+the row's name, so a repeat is recognised as long as the server remembers names. A table of answers has the outcome of
+each row; once it is complete, nothing more is sent.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from duemq.pipeline.spark.progress import Silent, Teller, step
 from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.posting import ANSWERS_DDL, REFUSED, posting
 
-REMEMBERED_MS: Final = 24 * 3_600_000  # the default time for which names are remembered after their messages ended
+REMEMBERED_MS: Final = 24 * 3_600_000  # by default, names are remembered for this time after their messages ended
 _NAME: Final = "duemq_job_name"
 _REJECTED: Final = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
 class SoonResult:
-    """The outcome of a job's rejects: `sent` are messages, by this run or an earlier one, and `left` are not.
-    `answers`: a table `name, status, detail` with a row for each; None without rejects."""
+    """The outcome of a job's rejects: `sent` of them are messages now, sent by this or an earlier run; `left` are not.
+    `answers`: a table `name, status, detail` with one row for each; None if the job had no rejects."""
 
     sent: int = 0
     left: int = 0
@@ -45,7 +45,7 @@ class SoonResult:
 
 
 def check_soon(soon: str, strict: bool, columns: Columns) -> None:
-    """Check the option --soon of a job before anything is written. Raises BadInput."""
+    """Check a job's option --soon before anything is written. Raises BadInput."""
 
     if soon == "send" and strict:
         raise BadInput("--soon send does not go with --strict: rows due too soon are rejected before they are sent")
@@ -62,11 +62,11 @@ def send_soon(
     teller: Teller | None = None,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> SoonResult:
-    """Send those rejects of a job that only break the lead. `columns`: the job's, with names. `url`: the server's; None
-    takes the environment's. `rules` None: the server's.
+    """Send the job's rejects that break no rule but the lead. `columns`: the job's columns, with names. `url`: the
+    server's URL; None means the one in the environment. `rules`: None means the server's.
 
-    Rows that break other rules are rejected again; the table of answers has all rows. Raises BadInput, JobFailed, and
-    the client's errors.
+    Rows that break other rules are rejected again; all rows are in the table of answers. Raises BadInput, JobFailed,
+    and the client's errors.
     """
     check_soon("send", False, columns)
     if not manifest.rejected:

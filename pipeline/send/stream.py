@@ -1,4 +1,4 @@
-"""Sends a stream. If a query ends during a batch, Spark repeats the batch, and its rows are repeats of their names."""
+"""Sends a stream. If a query ends during a batch, Spark repeats the batch; its rows are then duplicates by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 
 METRICS: Final = "duemq_send"
-"""The name of a batch's `rows` and `rejected` in the query's `observedMetrics`, for queries without `rejects`."""
+"""The name in the query's `observedMetrics` of a batch's `rows` and `rejected`, for queries without `rejects`."""
 
 
 def send_stream(
@@ -36,12 +36,12 @@ def send_stream(
     rules: BulkRules | None = None,
 ) -> StreamingQuery:
     """Start a query that sends the rows of a stream, each once under its name. `checkpoint`: a folder for this query
-    only. Folders are paths of this machine, or URIs.
+    only. Folders are paths on this machine, or URIs.
 
-    `rejects`: a folder that gets `query=ID/batch=N` for each batch with rejected rows, ID as in the checkpoint; None
-    only counts them, see `METRICS`. `every`: the minimum time between two batches, such as `1 second`; None: no pause.
-    `once`: end after the rows that are there now. `shards`, `past`, `rules`: see `send`. Raises BadInput, Unavailable
-    and BadConfig.
+    `rejects`: a folder in which each batch with rejected rows gets a folder `query=ID/batch=N`, with the ID in the
+    checkpoint; None: they are only counted, see `METRICS`. `every`: the minimum time between the starts of two batches,
+    such as `1 second`; None: no pause. `once`: end after the rows that are available now. `shards`, `past`, `rules`:
+    see `send`. Raises BadInput, Unavailable and BadConfig.
     """
     if not frame.isStreaming:
         raise BadInput("this frame is not a stream: send() sends a table")

@@ -1,4 +1,4 @@
-"""Checks a table before it is sent: how many rows are rejected, and which names stand for several messages.
+"""Checks a table before it is sent: how many rows are rejected, and which names are used for several messages.
 
 If rows with the same name differ, the server would accept any one of them.
 """
@@ -15,7 +15,8 @@ from duemq.pipeline.columns import FIELDS, OWN, Columns
 
 
 class TableCheck(NamedTuple):
-    """`rejected` of `rows`, others that are `overdue`, and names that occur several times (0 without `names`)."""
+    """Numbers: all `rows`, the `rejected` ones, other rows that are `overdue`, and names that occur several times
+    (`repeated`; 0 if names are not checked)."""
 
     rows: int
     rejected: int
@@ -41,8 +42,8 @@ def look(judged_rows: DataFrame, now: int, *, names: bool = True) -> TableCheck:
 
 
 def without_ambiguous(judged_rows: DataFrame, columns: Columns, *, equal: bool = True) -> DataFrame:
-    """Rows from `sendable`, with all rows rejected that share a name and differ. Equal rows stay, as one message,
-    unless `equal` is False, as in bulk schedule."""
+    """Rows from `sendable`, where all rows that share a name but differ are rejected. Equal rows stay, and become one
+    message, unless `equal` is False, as for bulk schedule."""
     name, reason = OWN + "name", OWN + REASON
     fields = [F.col(OWN + field) for field in FIELDS if OWN + field in judged_rows.columns]
     content, of = F.xxhash64(*fields), OWN + "of"

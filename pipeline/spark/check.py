@@ -66,7 +66,7 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import duemq.client
     import duemq.storage.imports.import_file
 
-    # A worker runs in its executor's folder, which tells apart executors on the same host.
+    # A worker runs in the folder of its executor, which distinguishes executors on the same host.
     where = f"{platform.node()} {os.path.basename(os.getcwd())}"
     row = [where, platform.python_version(), duemq.__version__, pa.__version__]
     yield pa.RecordBatch.from_arrays([pa.array([text]) for text in row], names=_SCHEMA.names)

@@ -15,7 +15,7 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def remote_session(name: str, url: str, settings: dict[str, str]) -> SparkSession:
-    """A session at `sc://HOST:PORT`, without those `settings` that a client may not set. Raises SparkUnavailable."""
+    """A session at `sc://HOST:PORT`, without the `settings` that a client may not set. Raises SparkUnavailable."""
     try:
         builder = SparkSession.builder.remote(url).appName(name)
         for key, value in settings.items():

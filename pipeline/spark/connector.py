@@ -1,11 +1,11 @@
-"""Finds Spark's Kafka connector. The first of these wins:
+"""Finds Spark's Kafka connector. The first of these sources that has it is used:
 
-1. the jars of the folder that `DUEMQ_SPARK_JARS` names (needs no network);
+1. the jars in the folder that `DUEMQ_SPARK_JARS` names (needs no network);
 2. the jars or packages given to `spark-submit` (`--jars`, `--packages`);
-3. four jars from the local Maven repository, from Maven Central, or as `spark.jars.ivySettings` says.
+3. four jars from the local Maven repository, from Maven Central, or as configured by `spark.jars.ivySettings`.
 
-The connector published with Spark 4.3.0 does not resolve: it needs `spark-token-provider-kafka`, last published with
-4.0.0. The four jars below were tested on Spark 4.3.0: batches, streams, headers, read committed. They are fetched one
+The connector published with Spark 4.3.0 cannot be resolved: it needs `spark-token-provider-kafka`, last published with
+4.0.0. The four jars below were tested with Spark 4.3.0: batches, streams, headers, read committed. They are fetched one
 by one without dependencies: as `spark.jars.packages`, the first would also pull in jars that clash with Spark's.
 """
 
@@ -35,7 +35,7 @@ _CONNECTOR = "spark-sql-kafka"
 
 
 def from_folder(configured: Mapping[str, str]) -> dict[str, str]:
-    """The setting that adds the jars of `DUEMQ_SPARK_JARS`; empty if it is not set. Raises SparkUnavailable."""
+    """The setting that adds the jars in `DUEMQ_SPARK_JARS`; empty if this is not set. Raises SparkUnavailable."""
     folder = os.environ.get(JARS_VARIABLE)
     if not folder:
         return {}
@@ -68,7 +68,7 @@ def fetch(spark: SparkSession) -> None:
 
 @contextmanager
 def _capture_ivy(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """Capture the page that Ivy prints for every jar, fetched or not."""
+    """Capture the pages of output that Ivy prints for every jar, fetched or not."""
     java: Any = spark.sparkContext._jvm
     printer = getattr(getattr(java.org.apache.spark.deploy, "SparkSubmit$"), "MODULE$")
     before, pages = printer.printStream(), java.java.io.ByteArrayOutputStream()

@@ -1,4 +1,4 @@
-"""Turns Spark's errors, which come with pages of tracebacks and plans, into one of ours with a single sentence."""
+"""Turns Spark's errors, which come with pages of tracebacks and plans, into duemq's errors with a single sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.model.errors import DuemqError, Rejected, Unavailable
 from duemq.pipeline.errors import BadInput, JobFailed, Stopped
 
 _AWAY = ("Unavailable", "DiskFull", "Unreachable")
-_OURS = "duemq."  # the prefix of our errors in a traceback
+_OURS = "duemq."  # the prefix of duemq's errors in a traceback
 _OUR_ERROR = re.compile(r"^(?:duemq\.[a-z_.]+\.)(\w+): (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^\s*(?:Caused by: )(?:\w+\.)*([\w$]+(?:: .+)?)$", re.MULTILINE)
 _OF_PYTHON = re.compile(r"^((?:\w+\.)*\w+: .+)$", re.MULTILINE)
@@ -22,8 +22,8 @@ _OF_PYTHON = re.compile(r"^((?:\w+\.)*\w+: .+)$", re.MULTILINE)
 
 @contextmanager
 def failures_told(and_then: str) -> Iterator[None]:
-    """Raise an executor's duemq error as the driver's own, SQL that Spark rejects as BadInput, any other Spark error as
-    JobFailed, and Ctrl-C as Stopped. `and_then`: a sentence about the state of the job, which ends the message."""
+    """Raise an executor's duemq error as the driver's own, an error in SQL as BadInput, any other Spark error as
+    JobFailed, and Ctrl-C as Stopped. `and_then`: a sentence about the state of the job, added to the error's text."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -37,7 +37,7 @@ def failures_told(and_then: str) -> Iterator[None]:
 
 
 def sentence_of(error: Exception, also: str | None = None) -> str:
-    """The last line with one of our errors or with `also`; the first line if there is none."""
+    """The last line with one of duemq's errors or with the text `also`; the first line if there is no such line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(_OURS) or (also is not None and also in line)]
     if telling:
@@ -46,7 +46,7 @@ def sentence_of(error: Exception, also: str | None = None) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """The innermost error, without the stage, task and file that the outer ones name."""
+    """The innermost error, without the stage, task and file in the outer errors."""
     text = str(error)
     if isinstance(error, PythonException) and (lines := _OF_PYTHON.findall(text)):
         return str(lines[-1])

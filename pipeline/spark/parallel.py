@@ -13,7 +13,7 @@ from duemq.pipeline.spark.connect import is_remote
 
 _AT_ONCE: Final = 3
 _PER_CORE: Final = 4
-_REMOTE_TASKS: Final = 64  # a Connect server does not tell how many cores it has
+_REMOTE_TASKS: Final = 64  # a Connect server does not report how many cores it has
 
 
 def tasks_for(spark: SparkSession, items: int) -> int:
@@ -23,9 +23,9 @@ def tasks_for(spark: SparkSession, items: int) -> int:
 
 
 def run_all(spark: SparkSession, works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The results of these queries, in order: the driver plans one while executors run another. They count as part of
-    the current `progress.step`. If one raises, those that have started end first."""
-    # A wrapper per query: each thread gets a copy of this thread's properties, because Spark changes them.
+    """Run these queries and return their results in order: the driver plans one while executors run another. They count
+    as part of the current `progress.step`. If one raises an error, the others that have started are finished first."""
+    # Each query has its own wrapper: each thread gets a copy of this thread's properties, because Spark changes them.
     threads: list[Any] = [inheritable_thread_target(cast(Any, spark)) for _ in works]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         futures = [pool.submit(thread(work)) for thread, work in zip(threads, works, strict=True)]

@@ -1,4 +1,4 @@
-"""The progress of a Spark job as named steps; Spark's own bar shows numbered stages.
+"""Shows the progress of a Spark job as named steps; Spark's own progress bar only shows numbered stages.
 
 The counts of finished tasks come from the driver in this process, or from a Connect server.
 """
@@ -25,10 +25,10 @@ class Teller(Protocol):
     """Shows the steps of a job."""
 
     def step(self, what: str) -> None:
-        """A step starts, such as `sorting and writing delay files`."""
+        """Show that a step starts, such as `sorting and writing delay files`."""
 
     def share(self, done: int, total: int) -> None:
-        """`done` of the `total` tasks known so far have finished."""
+        """Show that `done` of the `total` tasks known so far have finished."""
 
     def says(self, sentence: str) -> None:
         """Show a fact, such as `10,000,000 rows accepted, 3 refused`."""
@@ -54,7 +54,7 @@ def step(spark: SparkSession, teller: Teller, what: str) -> Iterator[None]:
 
 @contextmanager
 def _told_by_server(spark: SparkSession, share: Share) -> Iterator[None]:
-    """A Connect server reports the stages of a query while the client waits for its result."""
+    """Share the task counts that a Connect server reports while the client waits for a query's result."""
     tasks: dict[tuple[str | None, int], tuple[int, int]] = {}
 
     def tell(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
@@ -72,7 +72,7 @@ def _told_by_server(spark: SparkSession, share: Share) -> Iterator[None]:
 
 @contextmanager
 def _asked_of_driver(spark: SparkSession, share: Share, what: str) -> Iterator[None]:
-    """A thread polls the status tracker of this process."""
+    """Share the task counts that a thread polls from the status tracker of this process."""
     context, group = spark.sparkContext, f"duemq-{uuid.uuid4().hex}"
     context.setJobGroup(group, what)
     ended = threading.Event()
@@ -98,6 +98,6 @@ def _watch(spark: SparkSession, group: str, share: Share, ended: threading.Event
 
 
 def _share(stages: Collection[tuple[int, int]], share: Share) -> None:
-    """`stages`: for each, finished tasks and all tasks."""
+    """`stages`: for each stage, the number of finished tasks and of all tasks."""
     if stages:
         share(sum(done for done, _ in stages), sum(total for _, total in stages))

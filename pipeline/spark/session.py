@@ -1,7 +1,7 @@
-"""Configures the Spark session, for all of the pipeline.
+"""Configures the Spark session, for the whole pipeline.
 
-On a laptop it is `local[*]`, quiet, and bound to the loopback. Settings given to `spark-submit`, in
-`spark-defaults.conf` or by the caller always win.
+On a laptop, Spark runs as `local[*]`, logs little, and is bound to the loopback address. Settings given to
+`spark-submit`, in `spark-defaults.conf` or by the caller always override those here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from duemq.pipeline.spark import connect
 from duemq.pipeline.spark.check import has_connector
 from duemq.pipeline.spark.connector import fetch, from_folder, is_configured
 
-OLDEST_JAVA = 17  # for Spark 4
+OLDEST_JAVA = 17  # required by Spark 4
 _JAVA_VERSION = re.compile(r'version "(\d+)')
 _JAVA_TIMEOUT_S = 30.0
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -34,12 +34,12 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",  # `progress.py` shows named steps; the bar garbles other output
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # With at most this many shuffle partitions, Spark knows the size of each and not only their mean: see
+    # Up to this number of shuffle partitions, Spark knows the size of each partition and not only the mean size: see
     # `bulk_schedule/files.py`.
     "spark.shuffle.minNumPartitionsToHighlyCompress": "20000",
     # -Xss: stopping a busy stream overflows the default stack. UTC: database drivers and ORC read local times through
-    # Java's zone, which would shift those that it skips in spring. Code cache: an audit fills the default one of a Java
-    # that only has the quick compiler. The rest sends Java's own messages to stderr: stdout is for `--json`.
+    # Java's zone, which would shift the times that it skips in spring. Code cache: an audit fills the default cache of
+    # a Java that has only the quick compiler. The rest sends Java's own messages to stderr: stdout is for `--json`.
     "spark.driver.extraJavaOptions": f"-Xss16m -Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()} "
     "-XX:ReservedCodeCacheSize=240m -XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr",
 }
@@ -49,12 +49,12 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # There is no UI, and the plans and tasks that Spark keeps for it by default would fill the driver.
+    # There is no UI, and the plans and tasks that Spark retains for it by default would fill the driver's memory.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
     "spark.ui.retainedTasks": "1000",
-    "spark.sql.shuffle.partitions": "16",  # an initial number: adaptive execution joins small ones
+    "spark.sql.shuffle.partitions": "16",  # an initial number: adaptive execution joins small partitions
 }
 
 
@@ -63,7 +63,7 @@ def session(
 ) -> SparkSession:
     """The session of this process, started if there is none. `kafka`: with the connector. `settings`: Spark's, by name.
 
-    `master` may be a Spark Connect server, `sc://HOST:PORT`, which brings its connector and most settings. A running
+    `master` may be a Spark Connect server, `sc://HOST:PORT`, which has its own connector and most settings. A running
     session belongs to the caller and is returned unchanged. Raises SparkUnavailable.
     """
     if (running := SparkSession.getActiveSession()) is not None:
@@ -82,7 +82,7 @@ def session(
     if kafka:
         chosen |= from_folder(chosen)
     if local:
-        # By default workers run the first `python3` on PATH. On a cluster spark-submit decides.
+        # By default workers run the first `python3` on PATH. On a cluster, the settings of spark-submit apply.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     for key, value in chosen.items():
@@ -108,7 +108,7 @@ def session(
 
 
 def check_java() -> Path:
-    """The Java that Spark will start: in `JAVA_HOME`, else `java` on PATH. Raises SparkUnavailable."""
+    """The Java that Spark will start: the one in `JAVA_HOME`, or else `java` on PATH. Raises SparkUnavailable."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if program is None:
@@ -124,7 +124,7 @@ def check_java() -> Path:
 
 
 def _java_version(program: str) -> int:
-    """The major version of a Java; 0 if it does not run."""
+    """The major version of a Java program; 0 if it does not run."""
     try:
         result = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True
@@ -136,7 +136,7 @@ def _java_version(program: str) -> int:
 
 
 def chosen_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The given settings and our defaults; some defaults are only for a local master."""
+    """The given settings on top of our defaults; some defaults are only for a local master."""
     return dict(DEFAULTS) | (dict(LOCAL) if _is_local(settings) else {}) | dict(settings)
 
 
@@ -158,7 +158,7 @@ def running(
 
 @contextmanager
 def override(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set these settings of a session inside the block."""
+    """Change these settings of a session inside the block, and restore them afterwards."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

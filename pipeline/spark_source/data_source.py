@@ -1,4 +1,4 @@
-"""The data source that Spark is given."""
+"""The data source that is registered with Spark."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class DuemqSource(DataSource):
-    """`spark.read.format("duemq")`: messages that are pending or ended, dead letters, and deliveries.
-    `spark.readStream.format("duemq")`: deliveries. `df.write.format("duemq")`, `df.writeStream.format("duemq")`: rows
-    become messages. docs/guides/pipeline/spark_source.md has the options.
+    """`spark.read.format("duemq")` reads messages that are pending or ended, dead letters, and deliveries.
+    `spark.readStream.format("duemq")` reads deliveries. With `df.write.format("duemq")` and
+    `df.writeStream.format("duemq")`, rows become messages. docs/guides/pipeline/spark_source.md describes the options.
 
     Executors need duemq, and have to reach the server.
     """
@@ -63,7 +63,7 @@ class DuemqSource(DataSource):
 
 
 def _columns(schema: StructType, of: StructType) -> list[int]:
-    """The places in `of` of the columns of a schema. Raises BadInput."""
+    """The positions in `of` of the columns of a schema. Raises BadInput."""
     known = {(field.name, field.dataType): at for at, field in enumerate(of)}
     columns = [known.get((field.name, field.dataType)) for field in schema]
     if None in columns:

@@ -1,4 +1,4 @@
-"""Reads deliveries: tasks read ranges of offsets of topics, page by page (ADR 83)."""
+"""Reads deliveries: each task reads ranges of offsets in topics, page by page (ADR 83)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEADER = T.StructType([T.StructField("name", T.StringType()), T.StructField("va
 
 
 def _number(name: str, digits: int) -> Callable[[Record], int | None]:
-    """The number in a header. Other programs may write anything to the topic."""
+    """A function that returns the number in a header, or None: other programs may write anything to the topic."""
 
     def number(record: Record) -> int | None:
         text = record.headers.get(name) or ""
@@ -53,14 +53,14 @@ SCHEMA: Final = T.StructType([T.StructField(name, kind) for name, (kind, _) in _
 
 @dataclass
 class OffsetRanges(InputPartition):
-    """A task's part of a topic: partition, first offset and end of each range."""
+    """The part of a topic that a task reads: partition, first offset and end of each range."""
 
     topic: str
     ranges: list[tuple[int, int, int]]
 
 
 class Deliveries:
-    """The records of topics, in the columns of `schema`.
+    """The records in topics, with the columns in `schema`.
 
     Raises JobFailed for deleted records, and the client's errors after `reading.patience_s` seconds without an answer.
     """
@@ -69,12 +69,12 @@ class Deliveries:
         self.reading, self._schema = reading, schema
 
     def spans(self, since: Offsets) -> dict[str, Spans]:
-        """The present spans of each topic. `since`: offsets that are not read yet."""
+        """The present spans of each topic. `since`: the first offsets that have not been read yet."""
         with self.reading.server.client() as client:
             return {topic: self._spans(client, topic, since.get(topic, {})) for topic in self.reading.topics}
 
     def tasks(self, start: Offsets, end: Offsets) -> list[OffsetRanges]:
-        """A partition that is not in `start` is not read."""
+        """The tasks for the offsets from `start` to `end`. A partition that is not in `start` is not read."""
         tasks: list[OffsetRanges] = []
         for topic, partitions in end.items():
             room = 0
@@ -90,14 +90,14 @@ class Deliveries:
         return tasks
 
     def read(self, task: OffsetRanges) -> Iterator[pa.RecordBatch]:
-        """A batch for each page."""
+        """The records of a task, as a batch for each page."""
         topic, schema = task.topic, to_arrow_schema(self._schema)
         columns = [_COLUMNS[field.name][1] for field in self._schema]
         firsts = {partition: first for partition, first, _ in task.ranges}
         left = {partition: last for partition, _, last in task.ranges}
         with self.reading.server.client() as client:
             spans = self._spans(client, topic, firsts, left)
-            # In the cursor, other and finished partitions are at their ends, where few records arrive.
+            # In the cursor, other partitions and finished ones are at their ends, where few records arrive.
             at = {partition: end for partition, (_, end) in enumerate(spans)} | firsts
             while left and (page := self._page(client, topic, at, left)):
                 records = [record for record in page if record.offset < left.get(record.partition, 0)]
@@ -113,8 +113,8 @@ class Deliveries:
             self._spans(client, topic, firsts)
 
     def _page(self, client: Admin, topic: str, at: Mapping[int, int], left: Mapping[int, int]) -> Sequence[Record]:
-        """The next page. It is empty if the rest of the ranges only has transaction marks, but also from a new leader
-        that does not know the end of its log yet."""
+        """The next page. It is empty if the rest of the ranges has only transaction marks, but also if it comes from a
+        new leader that does not know the end of its log yet."""
         cursor = encode_cursor(topic, [at.get(partition, 0) for partition in range(max(at) + 1)])
         most = min(self.reading.page, sum(last - at[partition] for partition, last in left.items()))
 
@@ -130,7 +130,8 @@ class Deliveries:
     def _spans(
         self, client: Admin, topic: str, since: Mapping[int, int], until: Mapping[int, int] | None = None
     ) -> Spans:
-        """`since`: offsets that must not be deleted; `until`: ends that the partitions must have reached."""
+        """The spans of a topic. `since`: offsets that must not be deleted; `until`: ends that the partitions must have
+        reached."""
 
         def ask() -> Spans:
             try:

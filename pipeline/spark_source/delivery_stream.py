@@ -1,4 +1,4 @@
-"""Reads deliveries as a stream (ADR 83), with interfaces of Spark 4.2 and later."""
+"""Reads deliveries as a stream (ADR 83), through interfaces of Spark 4.2 and later."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from duemq.pipeline.spark_source.deliveries import Deliveries, OffsetRanges
 from duemq.pipeline.spark_source.options import Offsets, Spans
 
 JsonOffsets = Mapping[str, Mapping[str, int]]
-"""Offsets as Spark stores them: in JSON, partitions are texts."""
-_IDLE_S: Final = 0.5  # the longest pause of an idle stream: Spark would poll a hundred times a second
+"""Offsets as Spark stores them: in JSON, partition numbers are texts."""
+_IDLE_S: Final = 0.5  # the longest pause of an idle stream: without it, Spark would poll a hundred times a second
 
 
 class DeliveryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each batch has up to `most` records: partitions get equal shares, and split the rest of shorter ones.
+    """Reads a stream in batches of up to `most` records. The partitions get equal shares; those with more records split
+    what the others do not use.
 
-    A new partition first ends at its first record, to bring its offset into the checkpoint.
+    In its first batch, a new partition ends at its first record, so that its offset is in the checkpoint.
     """
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
-        self._last: dict[str, Spans] | None = None  # the ends at which a query of available records stops
+        self._last: dict[str, Spans] | None = None  # the ends at which a query of the available records stops
         self._ends: Offsets | None = None
         self._pause_s = 0.0
 

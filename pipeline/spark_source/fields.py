@@ -1,4 +1,4 @@
-"""The columns that can be written: those of a delay file (docs/guides/delay-files.md), with a name per row."""
+"""The columns that can be written: those in a delay file (docs/guides/delay-files.md), with a name for each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads messages: a task per shard, range of due times and status, page by page."""
+"""Reads messages: a task for each shard, range of due times and status, page by page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duemq.pipeline.spark_source.fields import key_of
 from duemq.pipeline.spark_source.options import ReadOptions
 
 _TEXT, _MS = T.StringType(), T.LongType()
-# Not as DDL: Spark's planning process has no session to parse it.
+# The schema is not written as DDL, because Spark's planning process has no session to parse it.
 SCHEMA: Final = T.StructType([
     T.StructField(name, kind)
     for name, kind in (
@@ -30,7 +30,7 @@ SCHEMA: Final = T.StructType([
 
 @dataclass
 class ShardRange(InputPartition):
-    """A task's part."""
+    """The part that a task reads."""
 
     shard: int
     status: str
@@ -39,10 +39,10 @@ class ShardRange(InputPartition):
 
 
 class Lister(DataSourceReader):
-    """Reads by the list API. `columns`: positions in `SCHEMA`.
+    """Reads messages through the list API. `columns`: positions in `SCHEMA`.
 
-    It is no snapshot: a message that moves or ends during the read is seen before or after the change, or in neither
-    range. Nothing is pushed down (`pushFilters` of Spark 4.3 gives wrong results): use the options.
+    The result is not a snapshot: a message that moves or ends during the read is seen before or after the change, or in
+    neither range. No filter is pushed down (`pushFilters` of Spark 4.3 gives wrong results): use the options.
     """
 
     def __init__(self, reading: ReadOptions, columns: Sequence[int]) -> None:

@@ -1,6 +1,6 @@
 """Parses the options of the data source, and refuses unknown ones.
 
-Spark lowers the case of options, and adds its own for a stream.
+Spark converts the names of options to lower case, and adds its own options for a stream.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("scheduled",), "delivered": ("delivered",), "cancelled": ("cancelled",), "dead": ("dead",),
     "ended": ("delivered", "cancelled", "dead"),
 }  # fmt: skip
-"""Values of the option `what`, with their statuses."""
+"""The values of the option `what`, with the statuses that they include."""
 DELIVERIES: Final = "deliveries"
-MAX_RANGES: Final = 10_000  # of time, per shard
-_SOME_RANGES: Final = 48  # by default
+MAX_RANGES: Final = 10_000  # ranges of due times, per shard
+_SOME_RANGES: Final = 48  # the number of ranges by default
 _SHARED: Final = ("url", "api_key", "api_key_file", "timeout", "patience")
 _READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
 _READ_DELIVERIES: Final = (*_SHARED, "what", "topic", "page", "startingOffsets", "maxRecordsPerBatch")
@@ -33,21 +33,21 @@ _WRITE: Final = (*_SHARED, "batch", "past", "refused")
 _SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _PAGE, _BATCH = 1_000, 5_000
 _KEY_CHARACTERS: Final = 4_096
-_EARLIEST, _LATEST = -2, -1  # as in Spark's Kafka source
-_RECORDS: Final = 1_000_000  # in a batch of a stream
-_DOUBLINGS: Final = 16  # of ranges with one open end: the last begins after years
+_EARLIEST, _LATEST = -2, -1  # the values that Spark's Kafka source uses
+_RECORDS: Final = 1_000_000  # the default maximum in a batch of a stream
+_DOUBLINGS: Final = 16  # of the range length, if one end is open: the last range begins after years
 
 
 Offsets = dict[str, dict[int, int]]
 """The next offset to read, by topic and partition."""
 Spans = Sequence[tuple[int, int]]
-"""The first offset that is kept of each partition of a topic, and the next one."""
+"""For each partition of a topic: the first offset that still exists, and the next offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReading:
-    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: records in a stream's
-    batch."""
+    """`starting`: the first offsets of a query; other partitions begin at `otherwise`. `most`: the maximum number of
+    records in a batch of a stream."""
 
     server: Server
     topics: tuple[str, ...]
@@ -78,8 +78,8 @@ class DeliveryReading:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """`since`, `until`: due times, epoch ms; `window`: ms of a range, None for a default. `page`: messages per answer.
-    `patience_s`: how long a task repeats requests without an answer."""
+    """`since`, `until`: due times, epoch ms; `window`: the length of a range in ms, None for a default. `page`:
+    messages per answer. `patience_s`: how long a task repeats requests without getting an answer."""
 
     server: Server
     statuses: tuple[str, ...] = STATUSES["pending"]
@@ -93,8 +93,8 @@ class ReadOptions:
     patience_s: float = 300.0
 
     def ranges(self) -> list[tuple[int | None, int | None]]:
-        """Ranges of due times: [since, until) in parts. With one open end, lengths double away from the other end; with
-        two, there is one range."""
+        """The ranges of due times: [since, until) in parts. If one end is open, the lengths double with the distance
+        from the other end; if both are open, there is one range."""
         if self.since is None or self.until is None:
             edges: list[int | None] = [self.since, self.until]
             lengths = [(self.window or WINDOW_MS) << doubling for doubling in range(_DOUBLINGS)]
@@ -113,8 +113,8 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """`batch`: messages in one request, at most 10,000. `skip`: only count refused rows. `refused`: the folder for
-    those of a stream. `past`: accept rows due more than a day ago."""
+    """`batch`: messages in one request, at most 10,000. `skip`: refused rows are only counted. `refused`: the folder
+    for refused rows of a stream. `past`: accept rows due more than a day ago."""
 
     server: Server
     batch: int = _BATCH
@@ -125,7 +125,7 @@ class WriteOptions:
 
 
 def reading(options: Mapping[str, str]) -> ReadOptions:
-    """Raises BadInput."""
+    """The options for reading messages. Raises BadInput."""
     values = _own_options(options, _READ)
     what = values.get("what", "pending")
     if what not in STATUSES:
@@ -138,7 +138,7 @@ def reading(options: Mapping[str, str]) -> ReadOptions:
 
 
 def reading_deliveries(options: Mapping[str, str], *, stream: bool = False) -> DeliveryReading:
-    """Raises BadInput."""
+    """The options for reading deliveries. Raises BadInput."""
     values = _own_options(options, _READ_DELIVERIES)
     if values.get("what") != DELIVERIES:
         raise BadInput(
@@ -178,7 +178,7 @@ def _starting(text: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, int
 
 
 def writing(options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
-    """Raises BadInput."""
+    """The options for writing. Raises BadInput."""
     values = _own_options(options, _WRITE)
     refused, past = values.get("refused", "fail"), values.get("past", "reject")
     if past not in ("reject", "send"):

@@ -21,8 +21,8 @@ from duemq.pipeline.logs.server import Clock, Sleep, until_answered
 from duemq.pipeline.spark_source.options import WriteOptions
 from duemq.pipeline.spark_source.refused import RefusedRows
 
-_BYTES: Final = 8 << 20  # of payloads and keys in one request, and of our copy in memory
-_MAX_REASONS: Final = 5  # in an error
+_BYTES: Final = 8 << 20  # of payloads and keys in one request, and in our copy in memory
+_MAX_REASONS: Final = 5  # listed in an error
 ANSWERS: Final = pa.schema([("name", pa.string()), ("status", pa.string()), ("detail", pa.string())])
 ANSWERS_DDL: Final = "name string, status string, detail string"
 Send = Callable[[Sequence[Draft]], Sequence[BatchResult]]
@@ -39,7 +39,7 @@ class PostResult(NamedTuple):
 
 @dataclass
 class WriteResult(WriterCommitMessage):
-    """The result of a task. `reasons`: for some refused rows."""
+    """The result of a task. `reasons`: the reasons for some of the refused rows."""
 
     accepted: int = 0
     repeated: int = 0
@@ -72,7 +72,7 @@ def write(batches: Iterable[pa.RecordBatch], writing: WriteOptions) -> WriteResu
 
 
 def posting(writing: WriteOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`: rows to `ANSWERS`, one each, in order."""
+    """A function for `mapInArrow` that writes rows and returns `ANSWERS`, one for each row, in order."""
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with writing.server.client() as client:
@@ -85,7 +85,8 @@ def posting(writing: WriteOptions) -> Callable[[Iterator[pa.RecordBatch]], Itera
 
 
 def sum_up(messages: Iterable[Any], writing: WriteOptions) -> None:
-    """Sum up all tasks on the driver. Raises JobFailed for refused rows, unless they are in a folder or skipped."""
+    """Add up the results of all tasks on the driver. Raises JobFailed for refused rows, unless they are in a folder or
+    skipped."""
     done = [one for one in messages if isinstance(one, WriteResult)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
@@ -150,10 +151,10 @@ def posted(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> list[PostResult]:
-    """An answer for each draft, in order. All drafts have names, so those without an answer are sent again.
+    """An answer for each draft, in order. All drafts have names, so the drafts without an answer can be sent again.
 
-    Raises `Unavailable` and `Unreachable` after `patience_s` seconds without an answer, and errors that refuse a whole
-    request.
+    Raises `Unavailable` and `Unreachable` after `patience_s` seconds without an answer, and the errors that refuse a
+    whole request.
     """
     answers: list[PostResult] = []
     for result in until_answered(drafts, send, _outcome_of, patience_s, clock, sleep):
@@ -184,14 +185,14 @@ def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[s
 
 
 def _bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with texts as bytes: invalid UTF-8 then only affects its row."""
+    """The batch with texts as bytes, so that invalid UTF-8 only affects its own row."""
     bytes_of = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     columns = [column.cast(bytes_of[column.type]) if column.type in bytes_of else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
-    """The message, or why it cannot be sent. `now`: epoch ms; None accepts long past times."""
+    """The message, or why it cannot be sent. `now`: epoch ms; None: long past times are accepted."""
     what = "a column"
     try:
         for what in ("name", "topic", "due_ms", "payload"):
@@ -222,7 +223,7 @@ def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
 
 
 def _headers(pairs: Any) -> list[tuple[str, bytes]] | str | None:
-    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text is the problem."""
+    """The headers in a map, which Arrow returns as pairs, or in structs of name and value; a text is the problem."""
     if not pairs:
         return None
     headers: list[tuple[str, bytes]] = []

@@ -1,4 +1,4 @@
-"""The refused rows of a stream, as a table: a folder per batch of a query."""
+"""The refused rows of a stream, as a table: a folder for each batch of a query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
-_BYTES: Final = 8 << 20  # of payloads, in memory before they are written
+_BYTES: Final = 8 << 20  # of payloads in memory before they are written
 _ROWS: Final = 10_000
 _TEXT, _PAIR = pa.string(), pa.struct([("name", pa.string()), ("value", pa.binary())])
 SCHEMA: Final = pa.schema([
@@ -20,7 +20,7 @@ SCHEMA: Final = pa.schema([
 
 
 class RefusedRows:
-    """The refused rows of one task: files `PREFIX-N.parquet` in `folder`. A repeated task writes the same files."""
+    """The refused rows of one task, in files `PREFIX-N.parquet` in `folder`. A repeated task writes the same files."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
@@ -36,7 +36,7 @@ class RefusedRows:
         return cls(root / f"query={query}" / f"batch={batch}", f"part-{task.partitionId():05}")
 
     def add(self, row: dict[str, Any], reason: str) -> None:
-        """Add a row from `posting`, with texts as bytes. Invalid UTF-8 in a name or topic is replaced."""
+        """Add a row from `posting`, whose texts are bytes. Invalid UTF-8 in a name or topic is replaced."""
         pairs = [one if isinstance(one, dict) else dict(zip(("name", "value"), one, strict=True))
                  for one in row.get("headers") or ()]  # fmt: skip
         texts = {name: None if row[name] is None else row[name].decode(errors="replace") for name in ("name", "topic")}
@@ -51,7 +51,7 @@ class RefusedRows:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{self._prefix}-{self._files}.parquet"
-        temporary = path.with_name(f".{uuid.uuid4().hex}.new")  # Spark reads no file with a dot in front
+        temporary = path.with_name(f".{uuid.uuid4().hex}.new")  # Spark ignores files whose names begin with a dot
         pq.write_table(pa.Table.from_pylist(self._rows, SCHEMA), temporary)
         temporary.replace(path)
         self._rows, self._bytes, self._files = [], 0, self._files + 1

@@ -31,7 +31,7 @@ _BY = "relay"
 
 
 class RelayOfProcess:
-    """The relay of this process. It starts with the first declaration."""
+    """The relay of this process. It starts once a destination is declared."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class RelayOfProcess:
         log: Path | None = None,
         names: TopicNames = TopicNames(),  # noqa: B008  # a value
     ) -> None:
-        """`schedule`, `log`: scheduler and path of a server's own log; None on Kafka. `names`: on Kafka."""
+        """`schedule`, `log`: the scheduler and the path of an embedded log; None on Kafka. `names`: topic names on
+        Kafka."""
         self._log, self._names = log, names
         self._settings, self._admin, self._bus, self._schedule = settings, admin, bus, schedule
         self._metrics = metrics
@@ -74,7 +75,7 @@ class RelayOfProcess:
             changed.clear()
 
     def shown(self, name: str) -> dict[str, Any] | None:
-        """This process's counters of a destination; None if it is not at work here."""
+        """This process's counters for a destination; None if this process does not work on it."""
         figures = None if self.relay is None else self.relay.measured_of(name)
         return None if figures is None else figures.shown()
 
@@ -120,10 +121,11 @@ class RelayOfProcess:
 
 
 def outlet_opener(settings: Settings) -> OpenOutlet:
-    """Opens outlets under this operator's policy. Raises Rejected `not_supported` if a client library is missing."""
+    """A function that opens outlets under this operator's policy. It raises Rejected `not_supported` if a client
+    library is missing."""
 
     def open_with(destination: Destination, credentials: Credentials) -> Outlet:
-        # Most servers have no destinations, and start sooner without this import.
+        # Most servers have no destinations, and start faster without this import.
         from duemq.relay.base import OutletMissing
         from duemq.relay.outlets import RelayPolicy, open_outlet
 

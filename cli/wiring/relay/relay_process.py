@@ -33,7 +33,7 @@ from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
 @dataclass(frozen=True)
 class RelayStatus:
-    """A relay's status report; see `status.StatusReport`."""
+    """A relay's status: see `status.StatusReport`."""
 
     admin: Administration
     relay: RelayOfProcess

@@ -1,4 +1,5 @@
-"""Declares the destinations in the settings, once the administrative log is read. Unchanged ones are left alone."""
+"""Declares the destinations in the settings, once the administrative log has been read. Unchanged ones stay as they
+are."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ from duemq.proxy.relay_access import Ended, none_at_work
 log = logging.getLogger(__name__)
 
 _BY: Final = "settings"
-_SILENT: Final = 2  # failures
+_SILENT: Final = 2  # failures that are not logged
 
 
 class SettingsDestinations:
-    """`declared`: from the settings, by name. `bus`: the log in use. `ended`: of the relay in this process."""
+    """`declared`: the destinations in the settings, by name. `bus`: returns the log in use. `ended`: see
+    `RelayOfProcess.ended`."""
 
     def __init__(
         self,
@@ -37,15 +39,15 @@ class SettingsDestinations:
         self._declared, self._admin, self._bus, self._ended = declared, admin, bus, ended
 
     async def run(self) -> None:
-        """Declare each. A refusal is logged, and the server continues."""
+        """Declare each destination. If one is refused, this is logged, and the server continues."""
         if not self._declared:
             return
         await self._admin.log.ready.wait()
-        async with asyncio.TaskGroup() as group:  # one that has to wait does not delay the others
+        async with asyncio.TaskGroup() as group:  # a destination that has to wait does not delay the others
             for name, declared in self._declared.items():
                 turn = partial(self._try, name, declared)
-                # A starting server is not ready for some ms, and others may declare the same at the same time: do not
-                # log such short failures.
+                # A starting server is not ready for some ms, and other processes may declare the same destination at
+                # the same time: do not log such short failures.
                 loop = Loop("declaration", turn, name, expected=(Rejected, Unavailable), quiet=_SILENT, first_s=0.2)
                 group.create_task(loop.run(), name=f"declare {name}")
 

@@ -1,4 +1,4 @@
-"""Sends a test message to a destination, by the outlet that a relay would use."""
+"""Sends a test message to a destination, through the outlet that a relay would use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLOSE_S: Final = 10.0
 
 @dataclass(slots=True)
 class _TestRecord:
-    """Looks like a record of the destination's own topic, but is not stored there."""
+    """Has the form of a record in the destination's own topic, but is not stored there."""
 
     topic: str
     timestamp: int
@@ -64,4 +64,4 @@ async def _close(outlet: Outlet) -> None:
         async with asyncio.timeout(_CLOSE_S):
             await outlet.close()
     except TimeoutError:
-        pass  # the answer is known, so errors of closing do not matter
+        pass  # the answer is known, so an error while closing does not matter

@@ -1,1 +1,1 @@
-"""The storage formats of a history: a port (`base.py`) and an implementation per format."""
+"""The storage formats of a history: a port (`base.py`), and an implementation for each format."""

@@ -1,11 +1,11 @@
-"""A history in tables with a log of their files: Delta Lake and Apache Iceberg.
+"""A history in tables that have a log of their files: Delta Lake and Apache Iceberg.
 
     deliveries/data/batch=0000000007-.../date=2028-01-01/part-....parquet
     deliveries/_delta_log/, or deliveries/metadata/     the log
 
-Spark writes plain Parquet files. The format's Java library commits them in one transaction with the batch's number:
-Delta's Kernel or Iceberg's core, which do not depend on a version of Spark as their SQL extensions do. Readers ignore
-files that were never committed.
+Spark writes plain Parquet files. The format's Java library (Delta's Kernel or Iceberg's core) commits them in one
+transaction with the number of the batch. Unlike the formats' SQL extensions, these libraries do not depend on a version
+of Spark. Readers ignore files that were never committed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined,
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 
 KEPT_MS: Final = 7 * 86_400_000
-"""How long replaced files are kept for readers that have started."""
+"""How long replaced files are kept for readers that have started before the replacement."""
 
 
 class DataFile(NamedTuple):
-    """A Parquet file. `modified`: epoch ms; `date`: from its folder's name."""
+    """A Parquet file. `modified`: epoch ms; `date`: taken from the name of its folder."""
 
     uri: str
     size: int
@@ -47,23 +47,23 @@ class Log(Protocol):
     """The log of one table."""
 
     def make(self) -> None:
-        """Create the table, unless it exists."""
+        """Create the table unless it exists."""
 
     def last(self) -> int | None:
-        """The number of the last committed batch."""
+        """The number of the last committed batch, or None if there is none."""
 
     def files(self) -> list[DataFile]:
-        """The files of the table now."""
+        """The files that are in the table now."""
 
     def commit(self, number: int | None, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
-        """Add and remove files in one transaction. `number`: of a batch; None if rows only move between files."""
+        """Add and remove files in one transaction. `number`: the batch; None if rows only move between files."""
 
     def forget(self) -> None:
         """Drop versions of the table that were replaced more than `KEPT_MS` ago."""
 
 
 class CommittedFormat:
-    """See `Format`. `path`: a URI; `logs`: by kind."""
+    """See `Format`. `path`: a URI; `logs`: the log for each kind of rows."""
 
     def __init__(self, spark: SparkSession, path: str, failpoint: Failpoint, logs: Mapping[str, Log]) -> None:
         self._spark, self._path, self._failpoint, self._logs = spark, path, failpoint, logs
@@ -79,7 +79,7 @@ class CommittedFormat:
         return all(log.last() is None for log in self._logs.values())
 
     def has(self, kind: str, number: int) -> bool:
-        # Looked up once: only this job adds batches, and joining files removes none.
+        # The log is read only once: no other job adds batches, and joining files removes none.
         if kind not in self._last:
             self._last[kind] = self._logs[kind].last()
         return _holds(self._last[kind], number)
@@ -124,7 +124,7 @@ class CommittedFormat:
 
     def _write(self, kind: str, name: str, rows: DataFrame, file_bytes: int | None = None) -> list[DataFile]:
         """Write these rows to files in a new folder."""
-        # Its name has the form of a partition: otherwise Spark cannot read several such folders at once.
+        # The folder's name has the form of a partition: otherwise Spark cannot read several such folders at once.
         folder = f"{self._data(kind)}/batch={name}-{uuid.uuid4().hex}"
         numbered = [
             # Iceberg identifies columns by number, Delta by name.
@@ -145,7 +145,7 @@ class CommittedFormat:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one process at a time commit on a local disk, because a rename there replaces another commit."""
+        """Let one process at a time commit on a local disk, because a rename there overwrites another commit."""
         if not self._path.startswith("file:"):
             yield
             return
@@ -160,7 +160,7 @@ def _holds(last: int | None, number: int) -> bool:
 
 
 def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
-    """Groups of files to join in one commit: two or more of each day, at most `below_bytes` together."""
+    """Groups of files to join in one commit: two or more from each day, at most `below_bytes` in total."""
     ordered = sorted(files, key=lambda file: (file.date, file.modified, file.uri))
     file_groups: list[list[DataFile]] = [[]]
     room = below_bytes
@@ -176,7 +176,7 @@ def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
 
 
 def need(spark: SparkSession, name: str, class_name: str, package: str) -> None:
-    """Raise BadInput if Spark does not have the class. `package`: Maven coordinates for the sentence."""
+    """Raise BadInput if Spark does not have the class. `package`: Maven coordinates, for the sentence."""
     java: Any = spark._jvm
     loader = java.Thread.currentThread().getContextClassLoader()
     try:

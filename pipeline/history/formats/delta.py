@@ -1,7 +1,7 @@
 """A history in tables of Delta Lake, committed by Delta's Kernel.
 
-A batch is one transaction with an application's id and the batch's number, as Delta's Spark connector writes it for the
-options `txnAppId` and `txnVersion`. Delta refuses a number that is not above the last one.
+A batch is one transaction with the id of an application and the number of the batch, as Delta's Spark connector writes
+it for the options `txnAppId` and `txnVersion`. Delta refuses a number that is not greater than the last one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DeltaLog:
         builder.build(self._engine).commit(self._engine, self._kernel.utils.CloseableIterable.emptyIterable())
 
     def _exists(self) -> bool:
-        """Whether the log has a commit: the first one may have been interrupted."""
+        """Whether the log has a commit: creating the table may have been interrupted before the first one."""
         files, commits = hadoop_path(self._spark, f"{self._uri}/_delta_log/*.json")
         statuses = files.globStatus(commits)
         return statuses is not None and len(statuses) > 0
@@ -111,7 +111,7 @@ class DeltaLog:
         ]
 
     def _rows(self) -> list[Any]:
-        """The log's rows for the present files."""
+        """The log's rows for the files that are in the table now."""
         batches = self._snapshot().getScanBuilder().build().getScanFiles(self._engine)
         scan_rows = []
         while batches.hasNext():
@@ -124,11 +124,11 @@ class DeltaLog:
         return self._table.getLatestSnapshot(self._engine)
 
     def _root(self) -> Any:
-        """The table's path as a `java.net.URI`, which quotes spaces and the like."""
+        """The table's path as a `java.net.URI`, which quotes characters such as spaces."""
         return self._java.org.apache.hadoop.fs.Path(self._table.getPath(self._engine)).toUri()
 
     def _count(self, uri: str) -> int:
-        """The number of rows of a Parquet file."""
+        """The number of rows in a Parquet file."""
         path = self._java.org.apache.hadoop.fs.Path(uri)
         conf = self._spark._jsc.hadoopConfiguration()
         file = self._java.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(path, conf)

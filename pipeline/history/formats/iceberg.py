@@ -1,7 +1,7 @@
-"""A history in tables of Apache Iceberg, committed by Iceberg's core; their catalog is the folder (type `hadoop`).
+"""A history in tables of Apache Iceberg, committed by Iceberg's core. The folder is their catalog (type `hadoop`).
 
 A batch is one commit. Each snapshot has the number of the last batch as a property (`duemq-batch`), which is checked
-before a commit. Every commit writes the list of all snapshots, so their number is bounded.
+before a commit. Every commit writes the list of all snapshots, so the number of snapshots is limited.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from duemq.pipeline.history.formats.committed import KEPT_MS, CommittedFormat, D
 
 PROPERTY: Final = "duemq-batch"
 _KEPT, _MORE = 1_000, 100
-"""How many snapshots are kept, and how many more may exist until they expire."""
+"""How many snapshots are kept, and how many more may exist before old ones are removed."""
 PACKAGE: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _CLASS: Final = "org.apache.iceberg.hadoop.HadoopCatalog"
-_TYPES: Final = {"bigint": "long"}  # Iceberg's names that differ from Spark's
+_TYPES: Final = {"bigint": "long"}  # Iceberg's names for types that have another name in Spark
 _PROPERTIES: Final = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -72,7 +72,7 @@ class IcebergLog:
         while snapshot is not None:
             if (text := snapshot.summary().get(PROPERTY)) is not None:
                 return int(text)
-            parent = snapshot.parentId()  # another tool made this one
+            parent = snapshot.parentId()  # another tool made this snapshot
             snapshot = None if parent is None else table.snapshot(parent)
         raise JobFailed(
             f"{self._path}/{self._kind}: no snapshot has the property {PROPERTY} any more, so its batches are "

@@ -5,14 +5,14 @@
     deliveries/batch=0000000000-0000000006/...     merged batches
     _staging/, _merging/                           unfinished folders
 
-A batch is written below `_staging` and renamed. A batch that is repeated after a crash reads the same offsets, finds
-its folder and writes nothing, so every record is in the table once. Spark's own file sink keeps a log of its files
-instead: only one query can write the table, files cannot be merged, and other readers see files that are not in the
-log.
+A batch is written below `_staging` and then renamed. If a batch is repeated after a crash, it reads the same offsets,
+finds its folder and writes nothing, so every record is in the table once. Spark's own file sink is not used, because it
+keeps a log of its files: only one query can write to the table, files cannot be merged, and other readers also see
+files that are not in the log.
 
-A merged folder appears by one rename; its sources are removed later and no longer count. A reader that lists the
-folders once, and skips those that are part of another one (`standing`; for SQL see
-docs/guides/pipeline/history.md), reads each row once at any moment.
+A merged folder appears by one rename. Its sources are removed later, and no longer count from then on. A reader gets
+each row once at any moment if it lists the folders once and skips those whose batches are in another folder
+(`standing`; for SQL see docs/guides/pipeline/history.md).
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Batches(NamedTuple):
 
 
 def named(name: str) -> Batches | None:
-    """The batches in the folder of this name; None for another kind of folder."""
+    """The batches in the folder with this name; None if it is another kind of folder."""
     match = _NAME.fullmatch(name)
     return Batches(int(match[1]), int(match[2] or match[1])) if match else None
 
 
 def standing(folders: Iterable[Batches]) -> list[Batches]:
-    """The folders that are not part of another one, in order: a merged folder replaces its sources."""
+    """The folders whose batches are not in another one, in order: a merged folder replaces its sources."""
     survivors: list[Batches] = []
     end = -1
     for one in sorted(folders, key=lambda one: (one.first, -one.last)):
@@ -67,7 +67,7 @@ def standing(folders: Iterable[Batches]) -> list[Batches]:
 
 
 def holds(folders: Sequence[Batches], number: int) -> bool:
-    """Whether a batch is in one of the folders, which come from `standing`."""
+    """Whether a batch is in one of the folders, which must come from `standing`."""
     at = bisect_right(folders, number, key=lambda one: one.first)
     return at > 0 and number <= folders[at - 1].last
 
@@ -103,13 +103,13 @@ class Parquet:
         return not any(self._all(kind) for kind in SCHEMAS)
 
     def has(self, kind: str, number: int) -> bool:
-        # Listed once: only this job adds batches, and merging removes none.
+        # The folders are listed only once: no other job adds batches, and merging removes none.
         if kind not in self._there:
             self._there[kind] = self.batches(kind)
         return holds(self._there[kind], number)
 
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
-        """Add a batch; one without rows leaves no folder."""
+        """Add a batch. A batch without rows leaves no folder."""
         if not self.has(kind, number):
             self._put(kind, Batches(number, number), rows, _STAGING)
             self._there[kind] = standing([*self._there[kind], Batches(number, number)])
@@ -128,7 +128,7 @@ class Parquet:
         self._files.delete(self._at(staging), True)
 
     def _rename(self, old: Any, new: Any) -> None:
-        """Rename a folder to a free name. If another process was faster with the same batch, its folder stays."""
+        """Rename a folder to an unused name. If another process was faster with the same batch, its folder stays."""
         context = self._java.org.apache.hadoop.fs.FileContext.getFileContext(
             new.toUri(), self._spark._jsc.hadoopConfiguration()
         )
@@ -154,7 +154,7 @@ class Parquet:
         return reader.parquet(*(exact(f"{base}/{one.name}") for one in batches)).select(columns(kind))
 
     def batches(self, kind: str) -> list[Batches]:
-        """The folders that are not part of another one."""
+        """The folders whose batches are not in another one."""
         return standing(self._all(kind))
 
     def _all(self, kind: str) -> list[Batches]:
@@ -166,7 +166,7 @@ class Parquet:
     # --- merging ------------------------------------------------------------------------------------------------------
 
     def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
-        """See `Format`. Merges neighbouring folders. A reader that has listed the old folders may have to try again."""
+        """See `Format`. Merges neighbouring folders. Readers that have listed the old folders may have to try again."""
         self._files.delete(self._at(_MERGING), True)
         self._remove_merged(kind)
 
