@@ -3,8 +3,7 @@
 * `Rejected`: the request is wrong or the answer is no; sending it again changes nothing.
 * `Unavailable`: nothing is wrong with the request; try again after a while.
 * `OutcomeUnknown`, a kind of `Unavailable`: the request may have been carried out; try again only if doing it twice
-does
-  no harm.
+  does no harm.
 * `Fatal`: the process must not continue with its state. It stops with an error message, and an operator must act.
 * `Fenced`: another master has taken over the shard; follow the ledger and the election.
 

@@ -1,4 +1,4 @@
-"""The error text for a missing package that an optional part of duemq's distributions would install."""
+"""The error for a missing package that one of duemq's distributions or extras installs."""
 
 from __future__ import annotations
 

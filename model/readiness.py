@@ -2,7 +2,7 @@
 
 They mention only shards, states and duemq's own topics.
 
-Sentences with paths, topics and addresses are only in `/v1/cluster` and in the log file.
+Sentences with paths, topics and addresses are only in `/v1/cluster` and in the log output.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ UNCHANGED: Final = "duemq.unchanged"
 trail does not record such a request."""
 
 LOGINS_PER_S: Final = 10
-"""The most logins by one caller."""
+"""The most logins per second by one caller."""
 
 MAX_BATCH_BYTES_OF_TOPICS: Final = 16 << 20
 """The largest batch from a caller whose key is limited to some topics."""
@@ -58,8 +58,8 @@ _MAX_CACHED = 1_000  # valid keys that callers presented
 
 
 class Credential(NamedTuple):
-    """The grant of a key or token. `until`: when it ends (epoch ms); None: when keys change. `origin`: what sessions
-    that begin with it record as their origin, see `LoginSession`."""
+    """The grant of a key or token. `until`: when it ends (epoch ms); None: when keys change. `origin`: identifies the
+    key or issuer in sessions that begin with this credential, see `LoginSession`."""
 
     grant: Grant
     until: int | None
@@ -100,7 +100,8 @@ class Access:
             admin.log.on_change(self._cached.clear, "keys")
 
     def grant(self, request: Request) -> Grant | None:
-        """The caller's grant from a key or a session; None if a key is required and the caller presented neither.
+        """The caller's grant from a key or a session; None if a key is required and the caller presented
+        neither a valid key nor a valid session.
 
         Raises Unavailable while the keys are unknown.
         """

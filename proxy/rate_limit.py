@@ -32,7 +32,7 @@ class RateLimited(DuemqError):
 
 
 class RateLimit:
-    """The token bucket of one caller. `clock`: monotonic seconds. `what`: what it limits, in words."""
+    """The token bucket of one caller. `clock`: monotonic seconds. `what`: the limited things, in words."""
 
     def __init__(self, rate: int, clock: Callable[[], float], what: str = "messages and requests") -> None:
         self.rate, self._clock, self._what = rate, clock, what

@@ -21,7 +21,8 @@ from duemq.model.timing import shown
 from duemq.web.body import headers_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
-_PROBES = frozenset(("/livez", "/healthz", "/readyz"))  # a load balancer may use any host name; they reveal nothing
+# A load balancer may use any host name for these, and the responses reveal nothing.
+_PROBES = frozenset(("/livez", "/healthz", "/readyz"))
 _OWN_PAGES = frozenset((None, b"same-origin", b"none"))  # `none`: typed or bookmarked by the user
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]*)(?::[0-9]*)?")
 # The public DNS has no names with these suffixes (RFC 6761, RFC 6762, and ICANN's resolution on .internal).

@@ -105,8 +105,8 @@ async def serve_http(
     """Serve until `stop`. `work` runs until its event is set; `ready` returns once the work can be used.
 
     After a stop was requested, the server is no longer ready, but it goes on serving for `limits.drain_s`, so that a
-    load balancer has stopped sending requests when it closes. The server closes before the work ends, because requests
-    need the work. `console`: the console's path, if there is a console.
+    load balancer has stopped sending requests when the server closes. The server closes before the work ends, because
+    requests need the work. `console`: the console's path, if there is a console.
     """
     limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
     connections = Connections(limits)

@@ -32,7 +32,7 @@ class HttpOptions(BaseModel):
 
     `headers`, `body`: templates; if `body` is empty, the body is the payload. `message_headers`: the names of the
     messages' headers that may become headers of the request; empty: all that a message may set. `on_4xx`, `on_5xx`:
-    what is done with the message after such an answer. They do not apply to 408, 410, 425, 429 and 503, whose meaning
+    whether to retry or give up after such an answer. They do not apply to 408, 410, 425, 429 and 503, whose meaning
     is fixed.
     """
 

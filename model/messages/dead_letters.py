@@ -27,8 +27,7 @@ REDRIVEN_FROM: Final = "x-duemq-redriven-from"
 """Topic, partition and offset of the dead letter from which a record was redriven, as `TOPIC/PARTITION/OFFSET`."""
 
 DESTINATION: Final = "destination."
-"""Prefix of the topics for a single destination; `dlq.destination.NAME` has the messages that the destination's relay
-gave up on."""
+"""Prefix of the topics for a single destination; `dlq.destination.NAME` has the destination's dead letters."""
 
 REDRIVEN_ORIGIN: Final = "x-duemq-redriven-origin"
 """Topic, partition and offset of the first record that became a dead letter, as `TOPIC/PARTITION/OFFSET`. It stays the

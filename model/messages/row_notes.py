@@ -19,13 +19,13 @@ import orjson
 from duemq.model.messages.row import ROW
 
 MAX_ATTEMPTS: Final = 40
-"""How many failed attempts a row keeps: it keeps the last ones."""
+"""The most failed attempts that a row keeps. It keeps the last ones."""
 
 MAX_CHANGES: Final = 16
-"""How many changes a row keeps: it keeps the first one and the last 15."""
+"""The most changes that a row keeps. It keeps the first one and the last 15."""
 
 MAX_TAGS: Final = 16
-"""How many job tags a row keeps."""
+"""The most job tags that a row keeps."""
 
 _REASON_BYTES: Final = 64
 

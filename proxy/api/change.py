@@ -116,7 +116,7 @@ async def delete_message(service: Service, request: Request) -> Response:
     ref = message_ref(request)
     (outcome,) = await service.gateway.change(CANCEL, (ref,), by=changed_by(request))
     if outcome.answer is None or (outcome.answer is Answer.CANCELLED_BEFORE and not outcome.at):
-        return _pending(outcome)  # the answer is unknown, or the time, which a repeat must return, too
+        return _pending(outcome)  # unknown: the answer, or the time, which a repeat must return, too
     if _STATUS_OF.get(outcome.answer) != "cancelled":
         raise _too_late(outcome, ref)
     return JsonResponse({"id": outcome.id, "status": "cancelled", **times("cancelled_at", outcome.at)})

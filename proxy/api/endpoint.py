@@ -1,4 +1,4 @@
-"""The parts of the table of endpoints, by which requests are routed and the OpenAPI document is made."""
+"""The types in the table of endpoints, and the router. The OpenAPI document is made from the same table."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def _accept(service: Service, sent: _SentMessage, name: Name, content: byt
         return first
 
 
-_FIELD_BYTES = 256 << 10  # the size of a JSON message without its payload
+_FIELD_BYTES = 256 << 10  # the largest size of a JSON message without its payload
 _ESCAPED = 6  # JSON may write each byte of a payload as \\u00NN
 _OURS = b"duemq-"
 
@@ -121,7 +121,7 @@ class _SentMessage(NamedTuple):
         except Rejected as error:
             if error.code != "missing_topic":
                 raise
-            # curl without -H sends such a content type, so explain what it means.
+            # curl without -H sends such a content type, so explain its effect.
             media_type = (self.media or b"no type").decode("latin-1").partition(";")[0]
             hint = f"a body of {media_type} is the payload itself and its topic the header duemq-topic"
             raise Rejected(

@@ -42,7 +42,7 @@ def _latest(service: Service, grant: Grant) -> bytes:
 
 
 class LiveStream(Response):
-    """Sends events until the client disconnects, the server closes, or the stream's time is used up."""
+    """Sends events until the client disconnects, the server closes, or a minute has passed."""
 
     media_type = MEDIA_TYPE
 

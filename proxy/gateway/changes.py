@@ -42,7 +42,7 @@ class _Item:
 
     @property
     def is_known(self) -> bool:
-        """Whether the shard has answered and knows the message."""
+        """Whether the shard has answered and has found the message."""
         return self.answered is not None and self.answered.answer is not Answer.UNKNOWN
 
     @property

@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
-    """Raise Unavailable where a read raises OutcomeUnknown: a failed read has changed nothing."""
+    """Make a read raise Unavailable instead of OutcomeUnknown: a failed read has changed nothing."""
 
     @wraps(read)
     async def call(*args: _P.args, **named: _P.kwargs) -> _T:

@@ -139,7 +139,7 @@ class LedgerFollower:
         while self._next[shard] < end:
             if await self._read(shard):
                 continue
-            # The bus has reached the end, but entries may have come since the last read.
+            # Even if the bus has reached the end, entries may have come since the last read.
             if self._bus.reach(LEDGER, shard) >= end and not await self._read(shard):
                 return
             await subscription.wait(_QUIET_S)

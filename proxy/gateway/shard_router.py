@@ -67,7 +67,7 @@ class RoundRobin:
 
 
 class ByKey(RoundRobin):
-    """Chooses the partition that Kafka's Java client would choose for the key; round robin without a key.
+    """Chooses the shard that the default partitioner of Kafka's Java client would; round robin without a key.
 
     Keyed messages that are due in the same millisecond are delivered in the order in which they were accepted.
     """

@@ -131,7 +131,7 @@ class JobRun:
         claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
         saved = await self._jobs.save(replace(job, claimed=claimed))
         self._allowed = claimed
-        if self._job.state not in ENDED:  # take over others' requests; the counts here may have grown
+        if self._job.state not in ENDED:  # take over the requests of other processes, but not the counts
             self._job = replace(take_over(self._job, saved), claimed=claimed)
         self._saved.set()
         return _SAVE_S

@@ -6,7 +6,7 @@ from typing import Final
 
 _BATCH_S: Final = 0.05
 _MOST: Final = 500
-_DEBT_S: Final = 1.0  # a job catches up on no more than this
+_DEBT_S: Final = 1.0  # a job that is late catches up on no more than this
 
 
 class Pacer:

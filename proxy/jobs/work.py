@@ -94,7 +94,7 @@ class MessageWork:
         most = self._most_redrives if kind == REDRIVE else 0
         terms = Terms(job.tag(step), most, order.topic)
         outcomes = await self._gateway.change(kind, refs, due, terms=terms)
-        # What is exhausted depends on the change: the message's redrives, or the time before its expiry.
+        # For a redrive, EXHAUSTED means that none is left; for a move, that the message would be due after its expiry.
         known = _OUTCOMES | {Answer.EXHAUSTED: ("failed", "redrives_exhausted" if kind == REDRIVE else "bad_time")}
         return [None if outcome.answer is None else known[outcome.answer] for outcome in outcomes]
 

@@ -76,7 +76,8 @@ class Issuer:
         Raises Unavailable while no keys are known.
         """
         claims = await self._claims(token, audience, ("jwt", "at+jwt"))
-        if claims is None or (claims.keys() & _ID_ALONE and claims.get("typ") != "Bearer"):  # as Keycloak does
+        # Keycloak's access tokens may have claims of an ID token, too, but they have the `typ` Bearer.
+        if claims is None or (claims.keys() & _ID_ALONE and claims.get("typ") != "Bearer"):
             return None
         return self.by_role(claims)
 

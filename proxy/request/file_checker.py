@@ -15,7 +15,7 @@ from duemq.storage.jobs.jobs import InspectionFailure, InspectionResult, inspect
 from duemq.storage.jobs.parent import Lines, lines_of
 from duemq.storage.object_store import is_object
 
-_SILENCE_S: Final = 30.0  # after which the file's mount must be hanging
+_SILENCE_S: Final = 30.0  # if the reading process is silent for longer, the file's mount must hang
 _INSPECT: Final = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
 _RETRY_S: Final = 5
 

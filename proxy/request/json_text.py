@@ -46,8 +46,8 @@ def payload_texts(body: bytes | bytearray) -> Iterator[JsonText | None]:
 
 
 def _payload_of(text: str, at: int) -> tuple[JsonText | None, int]:
-    """The text of the payload in the object at `at`, and where the object ends. If a name is repeated, the
-    last value is used."""
+    """The text of the payload in the object at `at`, and where the object ends. If a name is repeated, the last
+    value is used."""
     payload = None
     at = _end(text, at + 1)
     while text[at] != "}":

@@ -30,7 +30,8 @@ def client_name(request: Request, text: str) -> Name:
 def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -> Name:
     """The stored name for an idempotency key. Raises Rejected `bad_field`.
 
-    Each API key has its own stored name for it. The stored name is a digest, because it may have at most 255 bytes.
+    The same idempotency key has another stored name for each API key. Stored names are digests, because a name may have
+    at most 255 bytes.
     """
     if not 0 < len(key) <= 255 or not key.isprintable():
         raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)

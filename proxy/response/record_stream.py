@@ -56,7 +56,7 @@ class RecordStream(Response):
                         if grown or end.reached:
                             continue
                         chunk = _HEARTBEATS[self._form]
-                    self._share.give_back(self._share.bytes)  # from here on the connection counts the data, as unread
+                    self._share.give_back(self._share.bytes)  # from here on the connection counts these bytes
                     for part in (chunk, b""):  # returns when the client has read most of the chunk
                         await send({"type": "http.response.body", "body": part, "more_body": True})
         finally:

@@ -25,7 +25,7 @@ _SHARE: Final = "duemq.share"  # key in a request's scope: its share
 # Monitoring must reach a server even while it is full.
 _WATCHED: Final = frozenset(("/livez", "/healthz", "/readyz", "/metrics"))
 _SMALL_BYTES: Final = 256 << 10  # the largest body that may use the reserve
-_RESERVE: Final = 4  # a quarter of all bytes is only for small bodies: others cannot use it up
+_RESERVE: Final = 4  # a quarter of all bytes is only for small bodies: large ones cannot use it
 _BRIEF_S: Final = 1.0  # a body that began more recently is not dropped
 
 STRANGERS: Final = 64

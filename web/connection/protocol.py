@@ -53,7 +53,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._open_head_bytes = 0  # how many bytes of an incomplete head the parser may have stored
         self._moved = False  # whether the latest data contained part of a body
         self._deaf = False  # whether further data is read and discarded
-        self._fault = ""  # what is wrong with a head that could be parsed
+        self._fault = ""  # the problem with a head that could be parsed
 
     @property
     def sends_body(self) -> bool:

@@ -1,4 +1,4 @@
-"""Searches messages by id, name, key, label, topic, time and state. Pages go by cursor, and nothing is counted."""
+"""Searches messages by id, name, key, label, topic, time and state. Pages follow a cursor; matches are not counted."""
 
 from __future__ import annotations
 

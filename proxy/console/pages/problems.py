@@ -1,5 +1,5 @@
-"""The current problems, the worst first, with shards, nodes, disks, lateness, topics, destinations, and dead letters
-that wait for a decision. A caller limited to some topics sees only the problems of those topics."""
+"""The current problems, the worst first: those with shards, nodes, disks, lateness, topics and destinations, and dead
+letters that wait for a decision. A caller limited to some topics sees only the problems with these topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Destinations, with their declarations and figures; pauses, resumes and tests them."""
+"""Shows destinations with their declarations and figures; pauses, resumes and tests them."""
 
 from __future__ import annotations
 
