@@ -75,7 +75,8 @@ class Unavailable(DuemqError):
 
 
 class DiskFull(Unavailable):
-    """The data disk is above `storage.refuse_percent` or below `storage.min_free_bytes`, or a write met ENOSPC."""
+    """The data disk is above `storage.refuse_percent` or below `storage.min_free_bytes`, or a write failed with
+    ENOSPC."""
 
     code = "disk_full"
 
@@ -119,7 +120,7 @@ class Fenced(DuemqError):
 
 
 class Fatal(DuemqError):
-    """Continuing would risk wrong deliveries. The message says what is wrong and what to do."""
+    """Continuing would risk wrong deliveries. The error text says what is wrong and what to do."""
 
 
 class CorruptStore(Fatal):
@@ -160,7 +161,7 @@ class Diverged(Fatal):
 
 
 class BadConfig(Fatal):
-    """A setting is wrong; the message names the key."""
+    """A setting is wrong. The error text has the setting's key."""
 
 
 def first_of(error: BaseException) -> BaseException:

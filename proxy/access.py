@@ -54,7 +54,7 @@ LOGINS_PER_S: Final = 10
 MAX_BATCH_BYTES_OF_TOPICS: Final = 16 << 20
 """The largest batch from a caller whose key is limited to some topics."""
 
-_MAX_CACHED = 1_000  # valid keys that callers presented
+_MAX_CACHED = 1_000  # the most keys and tokens, and the most rate limits, to remember
 
 
 class Credential(NamedTuple):
@@ -118,7 +118,7 @@ class Access:
         if not presented:
             return self._session_grant(request)
         granted = self.key_grant(presented)
-        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token verified before
+        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token that was verified before
             request.scope[_UNTIL] = known.until
         return granted
 
@@ -199,7 +199,7 @@ class Access:
         return grant
 
     def _grant_of(self, session: LoginSession, keys: ApiKeys) -> Grant | None:
-        """None if the session's credential is no longer valid."""
+        """The grant of a session; None if the session's credential is no longer valid."""
         kind, _, origin = session.origin.partition(":")
         if kind == "key":
             id_, _, digest = origin.partition(":")

@@ -23,7 +23,7 @@ _NO_HORIZON: Final = (0,) * (len(HORIZONS_MS) + 1)
 
 
 class HistorySource(Protocol):
-    """The sampled object; see `Gateway`."""
+    """The object that is sampled; see `Gateway`."""
 
     def cluster(self) -> dict[str, Any]: ...
     async def figures(self) -> Sequence[Figures]: ...
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Now:
-    """The full latest reading: `cluster` is from `Gateway.cluster`."""
+    """The latest reading in full. `cluster`: see `Gateway.cluster`."""
 
     at: int = 0
     cluster: dict[str, Any] = field(default_factory=lambda: {"nodes": [], "shards": []})
@@ -75,7 +75,7 @@ class Now:
         return tuple(map(sum, zip(_NO_HORIZON, *parts, strict=True)))
 
     def total(self, name: str) -> int:
-        """The sum of one of the figures over all nodes."""
+        """The sum of a figure over all nodes. `name`: the name of the figure's field."""
         return sum(getattr(one, name) for one in self.figures)
 
     @property

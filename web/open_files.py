@@ -17,7 +17,7 @@ def raise_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = _HIGHEST if hard == resource.RLIM_INFINITY else min(hard, _HIGHEST)
     if soft != resource.RLIM_INFINITY and soft < target:
-        with suppress(ValueError, OSError):  # macOS has another limit
+        with suppress(ValueError, OSError):  # macOS has a further limit and may refuse
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
             soft = target
     return _HIGHEST if soft == resource.RLIM_INFINITY else soft

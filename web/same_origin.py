@@ -51,7 +51,7 @@ class SameOrigin:
         self._is_own = lru_cache(maxsize=256)(self._names_us)
 
     def check(self, scope: Scope) -> None:
-        """Raises Rejected `foreign_host` or `foreign_origin`."""
+        """Check a request. Raises Rejected `foreign_host` or `foreign_origin`."""
         safe = scope["method"] in SAFE_METHODS
         any_host = self._any_host()
         if safe and any_host:

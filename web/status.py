@@ -87,7 +87,7 @@ async def metrics(service: StatusSource, request: Request) -> Response:
     snapshot = _MetricSnapshot(service.registry)
     try:
         encode, media_type = choose_encoder(header(request, b"accept") or "")
-        text = await asyncio.to_thread(encode, snapshot)  # 1,000 topics are 20,000 lines
+        text = await asyncio.to_thread(encode, snapshot)  # 1,000 topics make 20,000 lines
     except (TypeError, ValueError):  # the version in the Accept header is not a number
         text, media_type = await asyncio.to_thread(generate_latest, snapshot), CONTENT_TYPE_PLAIN_0_0_4
     return Response(text, headers={"Content-Type": media_type, "Cache-Control": "no-store"})

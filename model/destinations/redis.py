@@ -75,7 +75,7 @@ class RedisOptions(BaseModel):
         return self
 
     def check_url(self, url: str) -> None:
-        """Raises ValueError."""
+        """Check the URL of the server. Raises ValueError."""
         parts = urlsplit(url)
         if not _DATABASE.fullmatch(parts.path) or parts.query or parts.fragment:
             raise ValueError("after host and port a Redis URL has at most the number of a database, such as /1")

@@ -47,7 +47,7 @@ class RocketMqOptions(BaseModel):
         return tag
 
     def check_url(self, url: str) -> None:
-        """Raises ValueError."""
+        """Check the URL of the cluster. Raises ValueError."""
         parts = urlsplit(url)
         if parts.path not in ("", "/") or parts.query or parts.fragment:
             raise ValueError("a RocketMQ URL ends with the port of the proxy: topic and tag are options")

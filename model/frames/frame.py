@@ -64,7 +64,7 @@ def pack(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Cuts what a connection receives into frames."""
+    """Cuts the data that a connection receives into frames."""
 
     def __init__(self) -> None:
         self._rest = bytearray()

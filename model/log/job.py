@@ -29,7 +29,7 @@ MAX_REASONS: Final = 20
 """How many reasons a job counts separately, for failed and for skipped entries; all others are counted as `other`."""
 
 _REASON_CHARACTERS: Final = 300
-_LETTERS: Final = "23456789abcdefghijkmnpqrstuvwxyz"  # in the order of their bytes
+_LETTERS: Final = "23456789abcdefghijkmnpqrstuvwxyz"  # in ascending order, so that ids sort by time
 _TIME_LETTERS: Final = 9
 _ID: Final = re.compile(r"[a-z0-9]{12}")
 

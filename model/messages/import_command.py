@@ -107,5 +107,5 @@ def shard_of_content(sha256: str, shards: int) -> int:
 
 
 def import_frame(import_command: ImportCommand) -> bytes:
-    """The frame of the command."""
+    """The frame of the command to import a file."""
     return pack_record(None, ((HEADER, import_command.encode()),), b"")

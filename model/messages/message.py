@@ -71,7 +71,7 @@ _CHANGE_BYTES = COMMAND_BODY + _CHANGE.size
 _TERMS = Struct(f">BBI{KEY_BYTES}sQHBB")
 _TERMS_BYTES = COMMAND_BODY + _TERMS.size
 _TAG = re.compile(rb"[a-z0-9]{1,32}/[0-9]{1,10}")
-_TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
+_TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # position of the topic in a schedule's frame
 
 _TOPIC = re.compile(TOPIC.pattern.encode())
 _new_schedule = tuple.__new__  # takes half the time of `Schedule._make`
@@ -155,7 +155,7 @@ def schedule_frame(draft: Draft, due: int) -> bytes:
 
 
 def _with_nulls(count: int, headers: bytes, payload: bytes | None) -> tuple[int, bytes, bytes]:
-    """Headers and payload of an envelope, for a message that may have nulls."""
+    """The header count, headers and payload of an envelope, for a message that may have nulls."""
     end = headers_end(headers, 0, count)
     nulls = headers[end:] + (NULL_VALUE if payload is None else b"")
     if nulls and count < MAX_HEADERS:  # else there is no room for the marks, and nulls become empty values

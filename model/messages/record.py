@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 HEAD = Struct(">iHI")
 HEADER = Struct(">HI")
-NULL_HEADERS, NULL_VALUE = b"\xff\xfe", b"\xff\xff"  # the last of the null marks
+NULL_HEADERS, NULL_VALUE = b"\xff\xfe", b"\xff\xff"  # the last one of the null marks
 _NULL_BYTES, _NO_HEADER = 2, 0xFFFE
 
 Header = tuple[str, bytes | None]

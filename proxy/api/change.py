@@ -279,7 +279,7 @@ async def _changed(service: Service, request: Request, ref: str, outcome: Change
 
 
 def _pending(outcome: ChangeOutcome) -> Response:
-    # Relative to the request's path, /v1/messages/ID or /v1/dlq/ID:redrive, which a proxy may prefix.
+    # Relative to the request's path, /v1/messages/ID or /v1/dlq/ID:redrive, because a proxy may add a prefix.
     location = {"Location": f"../messages/{quote(outcome.id, safe='')}"}
     return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
 

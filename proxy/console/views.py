@@ -89,7 +89,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
 
 def root_of(request: Request) -> str:
-    """The root of the console relative to a request's path, so that it works below any prefix of a proxy."""
+    """The root of the console relative to a request's path, so that it works below any prefix that a proxy adds."""
     return "../" * (request.scope["raw_path"].count(b"/") - 2) or "./"
 
 

@@ -57,8 +57,8 @@ class OwnTopic(NamedTuple):
 
 
 class ImportStatus(NamedTuple):
-    """The state of a file's import; `import` is None while it is unknown. `known`: the same content was submitted
-    before, by the command in `import`."""
+    """The state of a file's import. `import_record`: None while the state is unknown. `known`: the same content was
+    submitted before, by the command in `import_record`."""
 
     id: str
     shard: int
@@ -171,7 +171,7 @@ class Gateway(Protocol):
         ...
 
     async def find(self, query: Query) -> MessagePage:
-        """Raises Rejected `bad_cursor`."""
+        """A page of the messages that match a query. Raises Rejected `bad_cursor`."""
         ...
 
     async def pending(self, topic: str) -> TopicCount | None:

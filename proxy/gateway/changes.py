@@ -47,7 +47,7 @@ class _Item:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the message is known, and ended before this change."""
+        """Whether the message was found, and had ended before this change."""
         return self.message is not None and self.answered is not None and self.answered.answer in _ENDED
 
     def frame(self, kind: int, terms: Terms | None, by: str) -> bytes:
@@ -117,7 +117,8 @@ class MessageChanges:
         return [item.outcome(kind) for item in items]
 
     async def _targets(self, refs: Sequence[str], *, by_name: bool) -> list[Target]:
-        """The target of each change. A command `by_name` goes to the shard of the name, which looks it up itself."""
+        """The target of each change. `by_name`: a command may go to the shard of a name, which looks up the message
+        itself."""
         targets: list[Target] = []
         unresolved: list[int] = []
         for ref in refs:
@@ -211,7 +212,7 @@ class NameLookups:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._groups: dict[int, tuple[_Group, asyncio.Task[dict[bytes, NamedMessage]]]] = {}  # not yet sent, by shard
+        self._groups: dict[int, tuple[_Group, asyncio.Task[dict[bytes, NamedMessage]]]] = {}  # not sent yet, by shard
         self._turns: dict[int, asyncio.Lock] = {}
 
     async def messages(self, shard: int, names: Sequence[bytes], offset: int) -> dict[bytes, NamedMessage]:

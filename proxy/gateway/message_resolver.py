@@ -47,7 +47,7 @@ class MessageResolver:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._direct_topics: dict[int, str] = {}  # by checksum
+        self._direct_topics: dict[int, str] = {}  # topics of direct messages, by checksum
 
     def of(self, ref: str) -> Address | NamedAddress | MessageId:
         """The address for a name, or for the id of a message in a shard; any other id as it is. Needs no lookup."""

@@ -20,7 +20,7 @@ _TOGETHER = 5_000  # names in one request to a node, which accepts 4 MiB (`delay
 
 
 class AppendedNames(NamedTuple):
-    """A named draft in the log, with its receipt if the name is new."""
+    """A named draft in the log, with the receipt to return if its name is new."""
 
     draft: Draft
     receipt: Receipt
@@ -51,7 +51,7 @@ class Names:
         except Unavailable as error:
             return [_unknown(error.detail)] * len(appended)
         answers: list[Receipt | Rejected] = []
-        looked: dict[int, Answer] = {}  # by place: answers that need a lookup
+        looked: dict[int, Answer] = {}  # by place: the answers for which the message must be looked up
         for place, one in enumerate(appended):
             answered = progress.answer(one.offset)
             if answered is None:

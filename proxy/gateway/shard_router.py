@@ -49,7 +49,7 @@ def router_of(name: Name, shards: int) -> ShardRouter:
 
 
 class RoundRobin:
-    """Round robin, whatever the key."""
+    """Chooses the shards in turn, whatever the key."""
 
     ordered = False
 
@@ -96,7 +96,7 @@ class LeastLatency:
         self._average: list[float | None] = [None] * shards
         self._measured_at = [0.0] * shards
         self._resting = [0.0] * shards  # until when each shard is not picked
-        self._picked = [0] * shards  # the number of the latest pick
+        self._picked = [0] * shards  # the number of each shard's latest pick
         self._picks = count(1)
 
     def pick(self, key: bytes | None = None) -> int:

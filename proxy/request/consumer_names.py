@@ -33,7 +33,7 @@ class ConsumerNames:
         self.on_refused: Callable[[], None] = lambda: None
 
     async def add(self, bus: Bus, caller: str, topic: str, consumer: CursorName) -> None:
-        """Count a name that has no cursor yet. Raises Rejected `too_many_consumers`."""
+        """Add a name that has no cursor yet. Raises Rejected `too_many_consumers`."""
         if not caller:
             return
         async with self._lock:

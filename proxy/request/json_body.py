@@ -39,7 +39,7 @@ async def read_json(
 async def read_both(
     request: Request, limit: int, most_values: int = MAX_VALUES, code: str = "payload_too_large"
 ) -> tuple[dict[str, Any], bytes | bytearray]:
-    """`read_json`, and the body as sent."""
+    """See `read_json`. Also returns the body as sent."""
     body = await read_body(request, limit, code)
     if len(body) > 2 * most_values:
         await check_values(body, most_values, code)

@@ -85,7 +85,7 @@ class StoryBuilder:
             return None  # duemq's Kafka user may not read this consumer group
 
     async def _sent_back(self, group: str, record: PlacedRecord, position: GroupPosition | None) -> MessageState | None:
-        """The retry or the dead letter that a reader made of a record."""
+        """The retry or the dead letter that a reader made from a record; None if there is none."""
         topic = record.topic if position is None else position.topic
         place = LetterPlace(topic, record.partition, record.offset, record.timestamp)
         dead, retry, key = dead_letter_topic(group).encode(), retry_topic(group).encode(), record.record.key

@@ -93,7 +93,7 @@ class Connections:
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._served[connection] = None
-        self._served.move_to_end(connection)  # the next of several pipelined requests
+        self._served.move_to_end(connection)  # it is served already if this request was pipelined
 
     def finish(self, connection: Connection) -> None:
         """Count a connection as idle after its response."""

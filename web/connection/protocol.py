@@ -46,7 +46,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.logger = _quiet
         self.since = 0.0  # when it became idle or served; all times are by the loop's clock
         self.head_since: float | None = None  # when the first part of a head came
-        self.unread_since: float | None = None  # when the unsent bytes passed the transport's mark
+        self.unread_since: float | None = None  # when the unsent bytes exceeded the transport's high-water mark
         self._served: RequestResponseCycle | None = None
         self._frames: FrameConnection | None = None  # set by the upgrade
         self._unbounded = 0  # bytes of an incomplete head, or of neither head nor body

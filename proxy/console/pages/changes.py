@@ -88,7 +88,7 @@ async def confirm_redrive(service: Service, request: Request) -> Response:
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
-    """Ask about all messages that match the filter of a list."""
+    """Ask whether to change all messages that match the filter of a list."""
     fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
     by_job = grant_of(request).allows(Scope.OPERATE)
     kind = kind_of(fields.get("kind", ""), _CHANGES if by_job else ("cancel",))

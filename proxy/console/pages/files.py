@@ -14,7 +14,7 @@ from duemq.proxy.console.forms import instant_text
 from duemq.proxy.console.views import render
 from duemq.proxy.request.query import read_query
 
-_ROWS: Final = 300  # more than the shard limit, so that each page exceeds one window
+_ROWS: Final = 300  # more than there can be shards, so that each page has more than one window
 
 
 async def get_files(service: Service, request: Request) -> Response:

@@ -97,7 +97,7 @@ async def get_letters(service: Service, request: Request) -> Response:
         query = given(fields, "cursor") | {"limit": fields.get("limit") or LIMITS[1]}
         letters, cursor = await search(_lister(service, request), chosen, query)
         letters = await _with_redrives(service, source, letters)
-    except Rejected as error:  # what was typed stays on the page
+    except Rejected as error:  # keep the typed values on the page
         if error.field not in FILTERS:
             raise
         wrong = error.detail

@@ -28,7 +28,7 @@ _LATEST: Final = 50
 _SEARCHED: Final = 1_000  # records searched for a key
 _PREVIEW: Final = 200
 _OF_DUEMQ: Final = (RETRY, DEAD, OWN)
-_COUNTED, _TOGETHER, _PATIENCE_S = 50, 10, 1.0  # topics whose pending messages are counted
+_COUNTED, _TOGETHER, _PATIENCE_S = 50, 10, 1.0  # how many topics' messages to count, how many at a time, how long
 _MAX_OFFSET: Final = 10**10 - 1
 
 
