@@ -28,8 +28,8 @@ TOPIC, KEY, LABEL, QUEUE = Placeholder("topic"), Placeholder("key"), Placeholder
 
 
 def parse_template(text: str, names: Sequence[str] = NAMES) -> Parts:
-    """The parts of a template. Raises ValueError for anything in braces but a placeholder with one of these `names`,
-    which the error lists."""
+    """The parts of a template. Raises ValueError for a `{{` that does not begin a placeholder with one of these
+    `names`, which the error lists."""
     parts: list[str | Placeholder] = []
     end = 0
     for match in _PLACEHOLDER.finditer(text):

@@ -20,7 +20,7 @@ from duemq.proxy.response.ending import Ending
 
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_STREAMS: Final = 200
-_DIGITS: Final = 16  # the most digits of a time in ms
+_DIGITS: Final = 16  # a number with this many digits is not a time in ms
 _LIFE_S: Final = 60.0  # after this time the browser must reconnect, and its key is checked
 
 

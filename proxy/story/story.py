@@ -27,7 +27,7 @@ from duemq.proxy.response.render import Json, times
 from duemq.proxy.story.readers import Reader
 from duemq.proxy.story.records import Budget, PlacedRecord, StoryRecords
 
-_MAX_STEPS: Final = 40  # records followed for one reader: 17 at most without a redrive
+_MAX_STEPS: Final = 40  # records followed for one reader; 16 retries without a redrive make 17
 _MAX_JOBS: Final = 200
 
 
