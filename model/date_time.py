@@ -1,11 +1,11 @@
-"""Dates with a clock time as text: RFC 3339, the forms that serialisers write beside it, and RFC 9557. Pure.
+"""Reads dates with a time of day: RFC 3339, other forms that serialisers write, and RFC 9557. Pure.
 
     2031-01-01T08:00:00.5+01:00   also +0100, +01, Z; without seconds; a space for the T or before the offset; a comma
-    2030-12-31T23:59:60Z          a leap second is the second after it
+    2030-12-31T23:59:60Z          a leap second is read as the second after it
     ...+01:00[Europe/Berlin]      RFC 9557: the offset must be the zone's at that time
-    2031-01-01T08:00              in a zone: a local time, or a date for its midnight
+    2031-01-01T08:00              with a zone: a local time; a date alone means its midnight
 
-A local time that the zone skips or repeats is refused: only its sender knows which moment is meant.
+A local time that the zone skips or repeats is refused: only the sender knows which moment is meant.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _NO_SUCH_TIME: Final = "names a time that does not exist"
 
 
 class BadDateTime(ValueError):
-    """`code`: `bad_time` or `naive_time`. `why`: the end of a sentence about the text."""
+    """A text that is not a valid date and time. `code`: `bad_time` or `naive_time`. `why`: the reason, as the end of a
+    sentence about the text."""
 
     def __init__(self, why: str, code: str = "bad_time") -> None:
         super().__init__(why)
@@ -40,8 +41,8 @@ def parse_date_time(text: str, zone: str | None = None, *, local: bool = True, j
     """Epoch ms, rounded up: a message is never early. Raises BadDateTime.
 
     `zone`: the IANA zone of a local time; an offset in the text must match it. Zones come from the machine's database,
-    so readers that must agree take no `local` times. With `judged`, offsets are not compared with zones: another
-    machine did that.
+    so replicas, which must all read the same, accept no `local` times. With `judged`, offsets are not compared with
+    zones, because another machine has already done that.
     """
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
@@ -73,7 +74,7 @@ def parse_date_time(text: str, zone: str | None = None, *, local: bool = True, j
 
 
 def _zone_in(tags: str, zone: str | None) -> str | None:
-    """The zone in the tags after a time, else `zone`. Other tags only affect display, unless they are critical."""
+    """The zone in the tags after a time, or else `zone`. Other tags only affect display, unless they are critical."""
     for number, (critical, tag) in enumerate(_TAG.findall(tags)):
         if "=" not in tag and not number:
             if zone not in (None, tag):
@@ -87,7 +88,7 @@ def _zone_in(tags: str, zone: str | None) -> str | None:
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:  # OSError: a folder of zones, such as Europe
+    except (KeyError, ValueError, OSError) as error:  # OSError: the name is a folder of zones, such as Europe
         raise BadDateTime(f"names a zone that is unknown here, {name[:40]}") from error
 
 

@@ -1,14 +1,14 @@
-"""Every error duemq raises, grouped by what the caller does next.
+"""Every error that duemq raises, grouped by what the caller must do next.
 
 * `Rejected`: the request is wrong or the answer is no; sending it again changes nothing.
 * `Unavailable`: nothing is wrong with the request; try again after a while.
-* `OutcomeUnknown`, a kind of `Unavailable`: it may have been carried out; try again only if doing it twice does no
-  harm.
-* `Fatal`: the process must not continue with its state; stop loudly, an operator must act.
-* `Fenced`: another master took over the shard; follow the ledger and the election.
+* `OutcomeUnknown`, a kind of `Unavailable`: the request may have been carried out; try again only if doing it twice
+  does no harm.
+* `Fatal`: the process must not continue with its state. It stops with an error message, and an operator must act.
+* `Fenced`: another master has taken over the shard; follow the ledger and the election.
 
-Foreign errors (RocksDB, sockets, files) are translated at the border, the cause kept with `from`. Each error has a
-`scope`: how far it reaches (ADR 55).
+Errors of other libraries (RocksDB, sockets, files) are translated where they occur, and the cause is kept with `from`.
+Each error has a `scope`: how far the failure reaches (ADR 55).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duemq.model.scope import FailureScope
 
 
 class DuemqError(Exception):
-    """The root of all of them. `scope`: what the failure touches; a handler leaves everything else alone."""
+    """The base class of all errors. `scope`: what the failure affects; a handler leaves everything else alone."""
 
     scope: ClassVar[FailureScope] = FailureScope.PROCESS
 
@@ -28,7 +28,7 @@ class Rejected(DuemqError):
     """A request refused with a stable, machine-readable `code` (see `docs/reference/api.md`).
 
     `field` is the field at fault, if there is one; `extra` are further members of the problem document,
-    such as `delivered_at` of `already_delivered`.
+    such as `delivered_at` for `already_delivered`.
     """
 
     scope = FailureScope.MESSAGE
@@ -39,9 +39,9 @@ class Rejected(DuemqError):
 
 
 class RejectedNow(Rejected):
-    """Well formed, but refused because of the current time, limits or topics.
+    """A request that is well formed, but refused because of the current time, limits or topics.
 
-    The same request may have been accepted before, so a repeat under a name gets the answer of the message with that
+    The same request may have been accepted before, so a repeat under a name gets the receipt of the message with that
     name.
     """
 
@@ -75,21 +75,22 @@ class Unavailable(DuemqError):
 
 
 class DiskFull(Unavailable):
-    """The data disk is above `storage.refuse_percent` or below `storage.min_free_bytes`, or a write met ENOSPC."""
+    """The data disk is above `storage.refuse_percent` or below `storage.min_free_bytes`, or a write failed with
+    ENOSPC."""
 
     code = "disk_full"
 
 
 class ClockOutOfBounds(Unavailable):
-    """This machine's clock is too far from the brokers' (`node.max_clock_offset_ms`) to count a time from it."""
+    """This machine's clock differs too much from the brokers' (`node.max_clock_offset_ms`) to compute times from it."""
 
     code = "clock_out_of_bounds"
 
 
 class OutcomeUnknown(Unavailable):
-    """Unknown whether it was accepted or carried out: 504, without `Retry-After`.
+    """It is unknown whether the request was accepted or carried out: 504, without `Retry-After`.
 
-    Repeated under the same name or Idempotency-Key, it is done once.
+    If it is repeated under the same name or Idempotency-Key, it is carried out only once.
     """
 
     scope = FailureScope.MESSAGE
@@ -98,15 +99,15 @@ class OutcomeUnknown(Unavailable):
 
 
 class StoreFailed(OutcomeUnknown):
-    """A write or read of the store or the log failed: its outcome is unknown until it is reopened."""
+    """A write or a read failed in the store or the log. The outcome is unknown until the store or log is reopened."""
 
     scope = FailureScope.NODE
 
 
 class LogFailed(StoreFailed):
-    """A shared log did not answer in time or refused: the outcome is unknown. The bus itself keeps running.
+    """A shared log refused or did not answer in time: the outcome is unknown. The bus itself keeps running.
 
-    A shard makes a new committer, which settles the old one's transactions, and reads the ledger to its end.
+    The shard makes a new committer, which ends the old one's transactions, and reads the ledger to its end.
     """
 
     scope = FailureScope.SHARD
@@ -119,7 +120,7 @@ class Fenced(DuemqError):
 
 
 class Fatal(DuemqError):
-    """Continuing would risk wrong deliveries. The message says what is wrong and what to do."""
+    """Continuing would risk wrong deliveries. The error text says what is wrong and what to do."""
 
 
 class CorruptStore(Fatal):
@@ -131,7 +132,7 @@ class CorruptStore(Fatal):
 class DamagedFile(CorruptStore):
     """A delay file is missing or damaged. A peer's replica can replace this one.
 
-    `path`: which file.
+    `path`: the path of the file.
     """
 
     def __init__(self, message: str, path: str) -> None:
@@ -140,11 +141,11 @@ class DamagedFile(CorruptStore):
 
 
 class FolderRefused(Fatal):
-    """The data folder is in use, foreign, or of another format version."""
+    """The data folder is in use, belongs to something else, or has another format version."""
 
 
 class Behind(Fatal):
-    """The logs no longer reach back to where this replica is: it must be rebuilt from a peer or a backup."""
+    """The logs no longer reach back to this replica's position: it must be rebuilt from a peer or a backup."""
 
     scope = FailureScope.SHARD
 
@@ -160,11 +161,11 @@ class Diverged(Fatal):
 
 
 class BadConfig(Fatal):
-    """A setting is wrong; the message names the key."""
+    """A setting is wrong. The error text has the setting's key."""
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first plain exception of a group, however deep; a plain exception is returned as it is."""
+    """The first plain exception in a group, at any depth; a plain exception is returned as it is."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

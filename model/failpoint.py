@@ -1,4 +1,4 @@
-"""The one seam through which faults are injected."""
+"""The only interface through which tests inject faults."""
 
 from __future__ import annotations
 
@@ -8,4 +8,5 @@ Failpoint = Callable[[str], None]
 
 
 def no_failpoint(step: str) -> None:
-    """The default failpoint, called with the name of each step: tests inject crashes instead."""
+    """The default failpoint, which does nothing. A failpoint is called with the name of each step; tests pass one that
+    crashes."""

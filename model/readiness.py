@@ -1,8 +1,8 @@
-"""Whether a process is ready and alive, in words for the public.
+"""Whether a process is ready and alive, in words that may be public.
 
-They name only shards, states and duemq's own topics.
+They mention only shards, states and duemq's own topics.
 
-Sentences with paths, topics and addresses are in `/v1/cluster` and in the log.
+Sentences with paths, topics and addresses are only in `/v1/cluster` and in the log output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 class Reason(StrEnum):
     """Why a process or a shard is not ready."""
 
-    # of a process
+    # reasons of a process
     STARTING = "starting"
     STOPPING = "stopping"
     REOPENING = "reopening"
@@ -24,10 +24,10 @@ class Reason(StrEnum):
     UNFIT = "unfit"
     NO_NODE = "no_node"
     KEYS_UNKNOWN = "keys_unknown"
-    # of either
+    # reasons of a process or a shard
     CATCHING_UP = "catching_up"
     LEDGER_UNREADABLE = "ledger_unreadable"
-    # of a shard
+    # reasons of a shard
     LOG_UNREADABLE = "log_unreadable"
     NO_MASTER = "no_master"
     STUCK = "stuck"
@@ -67,9 +67,10 @@ SENTENCES: Final[Mapping[Reason, str]] = {
 
 
 class ShardTrouble(NamedTuple):
-    """Why a shard is in trouble, and the state of its replica here (empty without a replica).
+    """Why a shard is in trouble, and the state of its replica in this process (empty if it has no replica).
 
-    `producer`, `since`: of a shard that is blocked, the producer's id (-1: unknown) and the beginning, epoch ms.
+    `producer`, `since`: for a shard that is blocked, the id of the producer that blocks it (-1: unknown), and since
+    when, epoch ms.
     """
 
     reason: Reason
@@ -79,8 +80,8 @@ class ShardTrouble(NamedTuple):
 
 
 class Readiness(NamedTuple):
-    """`reason` is None if the process is ready. It can be ready with `shards` in trouble, and with `topics` of duemq
-    that cannot be used or are misconfigured."""
+    """`reason` is None if the process is ready. A process can be ready although some `shards` are in trouble, and
+    although some of duemq's own `topics` cannot be used or are misconfigured."""
 
     reason: Reason | None
     shards: Mapping[int, ShardTrouble] = {}
@@ -88,7 +89,7 @@ class Readiness(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Empty if all is well."""
+        """The reason and all troubles in a sentence; empty if there are none."""
         parts = [] if self.reason is None else [SENTENCES[self.reason]]
         parts += [f"shard {number}: {SENTENCES[trouble.reason]}" for number, trouble in sorted(self.shards.items())]
         parts += [f"topic {topic}: it cannot be used, or is not as it must be" for topic in self.topics]

@@ -14,8 +14,8 @@ _IN_USE = ("lock hold by current process", "while lock file", "/lock:")
 
 @contextmanager
 def translate_errors(what: object) -> Iterator[None]:
-    """Raises RocksDB's errors as ours, with their cause. `what`: where it happened: a path or the start of a
-    sentence."""
+    """Raises RocksDB's errors as duemq's errors, with their cause. `what`: where an error happened, as a path or the
+    start of a sentence."""
     try:
         yield
     except DuemqError:
@@ -25,7 +25,7 @@ def translate_errors(what: object) -> Iterator[None]:
 
 
 def translate(what: object, error: Exception) -> DuemqError:
-    """RocksDB raises plain `Exception`s only, so the text decides."""
+    """duemq's error for an error from RocksDB. RocksDB raises only plain `Exception`s, so the text decides."""
     text = str(error).lower()
     if any(sign in text for sign in _NO_SPACE) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
         return DiskFull(f"{what}: the disk is full ({error})")

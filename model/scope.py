@@ -6,10 +6,10 @@ from enum import IntEnum
 
 
 class FailureScope(IntEnum):
-    """What a failure touches, narrowest first. A handler keeps or narrows a scope; it never widens it."""
+    """What a failure affects, narrowest first. A handler keeps or narrows a scope; it never widens it."""
 
     MESSAGE = 1  # one request, message or file
-    KEY = 2  # the messages of one key or name
+    KEY = 2  # the messages with one key or name
     TOPIC = 3
     DESTINATION = 4
     SHARD = 5  # one shard on this node: the others continue

@@ -1,7 +1,7 @@
 """The base of all sections of the settings, and the types of their fields.
 
-A duration is in ms unless its name ends in `_s`, a size in bytes. In a file and in the environment both may be text
-("24h", "8MiB"), and lists may be text with commas.
+A duration is in ms unless its name ends in `_s`; a size is in bytes. In a file and in the environment, both may be text
+("24h", "8MiB"), and a list may be text with commas.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def reader(read: Callable[[str], Any]) -> BeforeValidator:
-    """Parse text with `read`; leave other values to the field's type."""
+    """A validator that parses text with `read`, and leaves other values to the field's type."""
 
     def validate(value: object) -> object:
         try:
@@ -50,7 +50,7 @@ def reader(read: Callable[[str], Any]) -> BeforeValidator:
 
 
 def duration(text: str) -> int:
-    """Milliseconds of a text such as 90s, 2h30m or 7d."""
+    """The milliseconds in a text such as 90s, 2h30m or 7d."""
     return parse_duration(text, "it", text=True)
 
 
@@ -86,7 +86,7 @@ def networks_of(texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def delays(text: str) -> tuple[int, ...]:
-    """Milliseconds of each of several delays, such as `1s 5s 1m`."""
+    """The milliseconds of each delay in a text such as `1s 5s 1m`."""
     return parse_levels(text.replace(",", " "), "it")
 
 
@@ -116,7 +116,7 @@ Delays = Annotated[tuple[Duration, ...], reader(delays), Field(min_length=1)]
 
 
 def host_and_port(listen: str) -> str:
-    """The address, if it is one. Raises ValueError."""
+    """The address, which must be valid. Raises ValueError."""
     match = _LISTEN.fullmatch(listen)
     if match is None or int(match[1]) > 65_535:
         raise ValueError("it must be HOST:PORT, such as 127.0.0.1:8787 or [::1]:8787")
@@ -124,7 +124,7 @@ def host_and_port(listen: str) -> str:
 
 
 class SettingsSection(BaseModel):
-    """One section of the settings. Each folder that has settings owns the model of its section."""
+    """One section of the settings. Each folder with settings has the model of its section."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""State machines as tables: the next state by state and event. Pure. `make docs` draws them all."""
+"""State machines as tables: the next state for each state and event. Pure. `make docs` draws all of them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class IllegalStep(RuntimeError):
-    """An event in a state that does not allow it: a defect of the program, never of its input."""
+    """An event in a state that does not allow it. This is a defect in the program, never in its input."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateTable(Generic[S, E]):
-    """The states of one kind of thing. `start`: the first one. `steps`: the next state by state and event."""
+    """The states of one kind of thing. `start`: the first state. `steps`: the next state for each state and event."""
 
     name: str
     start: S
     steps: Mapping[tuple[S, E], S]
 
     def next(self, state: S, event: E) -> S:
-        """Return the state that follows. Raises IllegalStep for an event the state does not know."""
+        """Return the state that follows. Raises IllegalStep for an event that the state does not allow."""
         try:
             return self.steps[state, event]
         except KeyError:

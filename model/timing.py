@@ -1,14 +1,14 @@
-"""When a message is due: three ways to give the time, resolved against the caller's `now`.
+"""Computes when a message is due, from the caller's `now` and a time that may be given in three ways.
 
 * an instant: a date-time (`model/date_time.py`), or epoch ms (`deliver_at`, `expires_at`);
 * a duration: `"2h30m"`, `"1.5s"`, `"500ms"`, ISO 8601 `"PT90S"`, or ms, which may have a fraction (`deliver_after`,
-  `deliver_after_ms`, `expires_after`, and in the configuration);
-* a level: a place in a table of delays (`delay_level`, RocketMQ's rule for the ends of the table).
+  `deliver_after_ms`, `expires_after`, and in the settings);
+* a level: a position in a table of delays (`delay_level`, with RocketMQ's rule for levels outside the table).
 
 All results are whole ms. Fractions of a ms are rounded up, because a message must never be early.
-A time before March 1973 is a mistake or in seconds: it is refused (docs/adr/0060-times-that-are-meant.md). Digits alone
-are a number only where text is all there is (query strings, dashed headers): `text=True`.
-Errors are `Rejected`, with the field at fault.
+A time before March 1973 is refused, because it is a mistake or in seconds (docs/adr/0060-times-that-are-meant.md). A
+text of digits is read as a number only in inputs that have nothing but text (query strings, dashed headers):
+`text=True`. Errors are `Rejected`, with the field at fault.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ TIME_FIELDS = ("deliver_at", "deliver_after", "deliver_after_ms", "delay_level")
 WHEN_FIELDS = (*TIME_FIELDS, "zone")
 CLASSIC_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 WINDOW_MS = 30 * 60 * 1000  # the UTC windows in which far messages are kept
-FIRST_MS = 10**11  # March 1973: seconds do not reach it before the year 5138
-LAST_MS = 253_402_300_799_999  # the end of the year 9999, the last one that RFC 3339 can write
+FIRST_MS = 10**11  # March 1973; a time in seconds is below this number until the year 5138
+LAST_MS = 253_402_300_799_999  # the end of 9999, the last year in RFC 3339
 
 _LONGEST_TEXT = 64
 _NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
 _BEFORE, _AFTER = "is before March 1973: a time that got lost", "is after the year 9999"
 _DECIMAL = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 
-# A year is 365.25 days. It has no place in ISO durations here: there it would mean a calendar year.
+# A year is 365.25 days. ISO durations here have no years, because a year in them means a calendar year.
 _UNITS_MS = {
     "y": 31_557_600_000, "w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1
 }  # fmt: skip
@@ -50,17 +50,19 @@ _ISO_MS = _SHORT_MS[1:6]
 
 
 def parse_levels(text: str, field: str = "levels") -> tuple[int, ...]:
-    """`"1s 5s 10s"` as ms; level 1 is the first. Codes: those of `parse_duration`."""
+    """The delays in a text such as `"1s 5s 10s"`, in ms; the first is level 1. Raises Rejected as `parse_duration`
+    does."""
     return tuple(parse_duration(part, field) for part in text.split())
 
 
 def parse_instant(
     value: object, field: str, *, text: bool = False, zone: str | None = None, local: bool = True, judged: bool = False
 ) -> int:
-    """Epoch ms of a date-time or of a number of ms. Codes: `naive_time`, `bad_time`.
+    """The epoch ms of a date-time, or of a number of ms. Raises Rejected `naive_time` or `bad_time`.
 
-    `zone`, `local`: see `parse_date_time`. `judged`: it was accepted before, perhaps by an older version, and is read
-    without the rules that differ between versions or machines: zones, and which times are too early.
+    `zone`, `local`: see `parse_date_time`. `judged`: the value was accepted before, perhaps by an older version, so it
+    is read without the rules that differ between versions or machines: those about zones and about times that are too
+    early.
     """
     if isinstance(value, str):
         if text and len(value) <= _LONGEST_TEXT and _NUMBER.fullmatch(value):
@@ -74,7 +76,7 @@ def parse_instant(
                 raise Rejected("bad_time", f"{field}: {shown(value)} {_BEFORE if ms < FIRST_MS else _AFTER}", field)
             return ms
     if type(value) is float and value < FIRST_MS <= value * 1000 <= LAST_MS:
-        value = math.ceil(value)  # as time.time() returns it
+        value = math.ceil(value)  # a number as time.time() returns it, so in seconds, which is refused below
     if type(value) is not int:
         raise Rejected("bad_time", f"{field} must be RFC 3339 text or whole epoch ms, not {shown(value)}", field)
     if (wrong := why_implausible(value)) is not None and not (judged and 0 <= value <= LAST_MS):
@@ -83,7 +85,7 @@ def parse_instant(
 
 
 def why_implausible(ms: int) -> str | None:
-    """The sentence about a number that is unlikely to be a time in ms; None if it is plausible."""
+    """Why a number is unlikely to be a time in ms, in a sentence; None if it is plausible."""
     if FIRST_MS <= ms <= LAST_MS:
         return None
     if FIRST_MS <= ms * 1000 <= LAST_MS:
@@ -92,7 +94,7 @@ def why_implausible(ms: int) -> str | None:
 
 
 def parse_duration(value: object, field: str, *, text: bool = False) -> int:
-    """A duration as ms, rounded up. Codes: `negative_delay`, `bad_time`."""
+    """A duration in ms, rounded up. Raises Rejected `negative_delay` or `bad_time`."""
     if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
         if text and (number := _number_in(value)) is not None:
             return parse_ms(number, field)
@@ -106,7 +108,7 @@ def parse_duration(value: object, field: str, *, text: bool = False) -> int:
 
 
 def parse_ms(value: object, field: str, *, text: bool = False) -> int:
-    """A number of ms, which may have a fraction, rounded up. Codes: `negative_delay`, `bad_time`."""
+    """A number of ms, which may have a fraction, rounded up. Raises Rejected `negative_delay` or `bad_time`."""
     if text and isinstance(value, str) and (number := _number_in(value)) is not None:
         value = number
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -125,14 +127,14 @@ def _number_in(text: str) -> int | float | None:
 
 
 def instant_after(now: int, ms: int, field: str) -> int:
-    """`ms` after `now`, epoch ms. Code: `bad_time`."""
+    """The time (epoch ms) that is `ms` after `now`. Raises Rejected `bad_time`."""
     if now + ms > LAST_MS:
         raise Rejected("bad_time", f"{field} ends after the year 9999: {shown(ms)} ms", field)
     return now + ms
 
 
 def _duration_of(value: str) -> int | None:
-    """ms of unsigned text, or None."""
+    """The ms in a text without a sign; None if it is not a duration."""
     units = _SHORT_MS
     match = _SHORT.fullmatch(value)
     if match is None:
@@ -168,10 +170,10 @@ class TimePolicy:
 
 
 def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bool = False) -> int | None:
-    """The due time (epoch ms) that the time fields of a message say, or None for "straight to its topic".
+    """The due time (epoch ms) from the time fields of a message; None if it goes straight to its topic.
 
-    A time in the past is returned as given, unless the policy refuses it. Codes: `both_times`, `past_due`,
-    `delay_too_long`, `bad_level` and those of the parsers; rejections that depend only on `now` and `policy` are
+    A time in the past is returned as given, unless the policy refuses it. Raises Rejected `both_times`, `past_due`,
+    `delay_too_long`, `bad_level`, and the parsers' errors; rejections that depend only on `now` and `policy` are
     RejectedNow.
     """
     names = [name for name in TIME_FIELDS if name in fields]
@@ -202,8 +204,8 @@ def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bo
 
 
 def resolve_expiry(fields: Mapping[str, Any], now: int, *, text: bool = False) -> int:
-    """When a message expires (epoch ms), from `expires_at` or `expires_after`; 0 for never. Codes: `both_times` and
-    those of the parsers."""
+    """When a message expires (epoch ms), from `expires_at` or `expires_after`; 0 for never. Raises Rejected
+    `both_times`, and the parsers' errors."""
     if "expires_after" not in fields:
         if "expires_at" not in fields:
             return 0
@@ -249,7 +251,8 @@ _MS_TEXT = tuple(f"{ms:03d}Z" for ms in range(1000))
 
 
 def format_ms(ms: int) -> str:
-    """Epoch ms (0 to `LAST_MS`) as `"2026-11-21T10:00:00.123Z"`. Called for every receipt."""
+    """Epoch ms (0 to `LAST_MS`) as text such as `"2026-11-21T10:00:00.123Z"`. Fast, because it is called for every
+    receipt."""
     second, rest = divmod(ms, 1000)
     minute, second = divmod(second, 60)
     day, minute = divmod(minute, 24 * 60)
@@ -265,5 +268,5 @@ def shown(value: object) -> str:
 
 
 def window_of(due_ms: int) -> int:
-    """The start (ms) of the 30-minute UTC window a due time falls in."""
+    """The start (ms) of the 30-minute UTC window that contains a due time."""
     return due_ms - due_ms % WINDOW_MS

@@ -1,4 +1,4 @@
-"""Authenticates and authorizes callers, by the keys of the settings and of the administrative state."""
+"""Authenticates and authorizes callers by the API keys in the settings and in the administrative state."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ from duemq.proxy.login.settings import MAX_TOKEN_BYTES, LoginSettings
 from duemq.proxy.rate_limit import RateLimit
 from duemq.web.body import header, headers_of
 
-if TYPE_CHECKING:  # it needs httpx and PyJWT, which most servers lack
+if TYPE_CHECKING:  # the import needs httpx and PyJWT, which most servers lack
     from duemq.proxy.login.tokens import Issuer, VerifiedToken
 
 GRANT: Final = "duemq.grant"
-"""Key of a request's `Grant` in its scope."""
+"""Key in a request's scope: the caller's `Grant`."""
 
 SESSION: Final = "duemq.session"
-"""Key of the session cookie's text in the scope of a request."""
+"""Key in a request's scope: the text of its session cookie."""
 
 _OF_PEOPLE: Final = ("/console", "/v1/keys")
-"""Paths for people who create keys: not counted among the requests that a first key would refuse."""
+"""Paths that people use to create API keys. Requests to them are not counted among the requests without a key, which
+the server would refuse once the first key exists."""
 
 OUTER: Final = "duemq.outer"
-"""In the scope of the console's API calls: the scope of the page's request, with the caller's key or cookie."""
+"""Key in the scope of an API call by the console: the scope of the page's request, with the caller's key or cookie."""
 
-_UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epoch ms)
+_UNTIL: Final = "duemq.until"  # key in a request's scope: when its bearer token expires (epoch ms)
 
 TOUCHED: Final = "duemq.touched"
-"""In the scope of a console request: the methods and paths of the changing API calls that it made, with the ids listed
-in their bodies. The trail records these instead of the path of a form."""
+"""Key in the scope of a console request: the methods and paths of the API calls that it made to change something, with
+the ids listed in their bodies. The trail records these instead of the path of the form."""
 
 UNCHANGED: Final = "duemq.unchanged"
-"""In the scope of a request that changed nothing, although it could have, or makes a routine change: it is not an act,
-and not in the trail."""
+"""Key in the scope of a request that could have changed something but did not, or that makes a routine change. The
+trail does not record such a request."""
 
 LOGINS_PER_S: Final = 10
-"""Of one caller, at most."""
+"""The most logins per second by one caller."""
 
 MAX_BATCH_BYTES_OF_TOPICS: Final = 16 << 20
-"""Of a key for some topics."""
+"""The largest batch from a caller whose key is limited to some topics."""
 
-_MAX_CACHED = 1_000  # valid keys that callers presented
+_MAX_CACHED = 1_000  # the most keys and tokens, and the most rate limits, to remember
 
 
 class Credential(NamedTuple):
-    """The grant of a key or token, and its end (epoch ms); None: until keys change. `origin`: of sessions begun with
-    it, see `LoginSession`."""
+    """The grant of a key or token. `until`: when it ends (epoch ms); None: when keys change. `origin`: identifies the
+    key or issuer in sessions that begin with this credential, see `LoginSession`."""
 
     grant: Grant
     until: int | None
@@ -66,12 +67,13 @@ class Credential(NamedTuple):
 
 
 class Access:
-    """Access control of one server. `admin` None: the only keys are `secrets`, those of the settings, and there is no
-    trail.
+    """Access control for one server. If `admin` is None, the only keys are `secrets`, which come from the settings, and
+    there is no trail.
 
-    `read_consumes`: the scope read includes storing cursors of consumers.
+    `read_consumes`: the scope `read` includes storing consumer cursors.
 
-    It is in force if a key exists (even one that was revoked, has expired or was lost), or if it is `required`.
+    Access control is in force if a key exists (even one that was revoked, has expired or was lost), or if it is
+    `required`.
     """
 
     def __init__(
@@ -98,7 +100,8 @@ class Access:
             admin.log.on_change(self._cached.clear, "keys")
 
     def grant(self, request: Request) -> Grant | None:
-        """The caller's grant by a key or a session; None if one is required and the caller presented no valid one.
+        """The caller's grant from a key or a session; None if a key is required and the caller presented
+        neither a valid key nor a valid session.
 
         Raises Unavailable while the keys are unknown.
         """
@@ -115,12 +118,12 @@ class Access:
         if not presented:
             return self._session_grant(request)
         granted = self.key_grant(presented)
-        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token verified before
+        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token that was verified before
             request.scope[_UNTIL] = known.until
         return granted
 
     def is_granted(self, scope: RequestScope) -> bool:
-        """Whether the caller of a request that is still being answered has kept its grant."""
+        """Whether the caller still has its grant while its request is being answered."""
         outer: RequestScope = scope.get(OUTER, scope)
         if (until := outer.get(_UNTIL)) is not None:
             return bool(self._clock() < until)
@@ -134,17 +137,18 @@ class Access:
         """The grant of a key, or of a bearer token verified before. Raises Unavailable."""
         now = self._clock()
         if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
-            self._wait_for_keys()  # it may have been revoked since
+            self._wait_for_keys()  # the key may have been revoked since
             return known.grant
         credential = self.credential(presented)
-        if credential is None or credential.grant.secret:  # keys of the settings are valid while others are unknown
+        # Keys in the settings are valid even while the other keys are unknown.
+        if credential is None or credential.grant.secret:
             return credential and credential.grant
         return self._cache(presented, credential)
 
     def credential(self, presented: bytes) -> Credential | None:
-        """The same for a key only, never for a token. Raises Unavailable."""
+        """The credential of a key, never of a token; None if the key is not valid. Raises Unavailable."""
         now, digest = self._clock(), sha256(presented).hexdigest()
-        # All are compared, so that the time reveals nothing about a near match.
+        # Every secret is compared, so that the time to answer reveals nothing about a near match.
         if any([compare_digest(presented, secret) for secret in self._secrets]):
             return Credential(EVERYTHING._replace(secret=presented), None, f"settings:{digest}")
         if self.keys is None or (id_ := id_of(presented)) is None:
@@ -156,7 +160,8 @@ class Access:
         return Credential(key.grant(), key.end_of(digest), f"key:{key.id}:{digest}")
 
     async def token_grant(self, request: Request) -> Grant | None:
-        """The caller's grant by a bearer token of the provider. Raises Unavailable while its keys are unknown."""
+        """The caller's grant from a bearer token of the OpenID provider. Raises Unavailable while the provider's keys
+        are unknown."""
         presented = presented_key(request)
         if self.issuer is None or presented.count(b".") != 2 or len(presented) > MAX_TOKEN_BYTES:
             return None
@@ -168,7 +173,7 @@ class Access:
         return self._cache(presented, self.person(verified))
 
     def person(self, verified: VerifiedToken) -> Credential:
-        """The credential of a token of the issuer."""
+        """The credential of a verified token."""
         return Credential(verified.grant, verified.until, self._person_origin)
 
     def _cache(self, presented: bytes, credential: Credential) -> Grant:
@@ -181,7 +186,7 @@ class Access:
         return credential.grant
 
     def _session_grant(self, request: Request) -> Grant | None:
-        """The grant by the cookie of the console, which opens only its pages."""
+        """The grant from the console's session cookie, which is valid for the console's pages only."""
         if self.admin is None or not request.scope["path"].startswith("/console"):
             return None
         if not (text := session_text(request)):
@@ -194,7 +199,7 @@ class Access:
         return grant
 
     def _grant_of(self, session: LoginSession, keys: ApiKeys) -> Grant | None:
-        """None if the session's credential is no longer valid."""
+        """The grant of a session; None if the session's credential is no longer valid."""
         kind, _, origin = session.origin.partition(":")
         if kind == "key":
             id_, _, digest = origin.partition(":")
@@ -206,8 +211,8 @@ class Access:
         return session.grant() if session.origin == self._person_origin else None
 
     async def begin_session(self, credential: Credential) -> tuple[str, int]:
-        """Begin a session with this credential: the text of its cookie, and its lifetime (ms), at most that of the
-        credential. Raises Rejected."""
+        """Begin a session with this credential. Returns the text of its cookie and its lifetime (ms), which never
+        exceeds that of the credential. Raises Rejected."""
         if self.admin is None:
             raise Rejected("not_supported", "this server keeps no sessions")
         now, (grant, until, origin) = self._clock(), credential
@@ -220,11 +225,11 @@ class Access:
         return text, ends - now
 
     def rate_limit(self, grant: Grant) -> RateLimit | None:
-        """The bucket of a caller; None without a limit."""
+        """The caller's rate limit; None if it has none."""
         return self._limit(grant.caller, grant.rate) if grant.rate else None
 
     def charge_login(self, grant: Grant) -> None:
-        """Charge a login, which every process learns of, to its caller. Raises RateLimited."""
+        """Charge a login to its caller, because every process must read the new session. Raises RateLimited."""
         if (limit := self.rate_limit(grant)) is not None:
             limit.enter()
         self._limit(f"login of {grant.caller}", LOGINS_PER_S, "logins").enter()
@@ -240,7 +245,7 @@ class Access:
     def asks_for_keys(self) -> bool:
         try:
             return self._is_in_force()
-        except Unavailable:  # no caller is let in
+        except Unavailable:  # no caller is let in while the keys are unknown
             return True
 
     def _is_in_force(self) -> bool:
@@ -258,14 +263,15 @@ class Access:
         return self.admin.log.trouble or "the API keys are being read"
 
     def _wait_for_keys(self) -> None:
-        if self.why_not_ready() is not None:  # it names brokers and topics, which a caller without a key must not see
+        # The reason names brokers and topics, which a caller without a key must not see.
+        if self.why_not_ready() is not None:
             trouble = self.admin is not None and self.admin.log.trouble
             raise Unavailable("the API keys cannot be read now" if trouble else "the API keys are being read")
 
 
 def caller_of(request: Request) -> bytes:
-    """The owner of a request's idempotency keys: the id of its API key, so that a rotated key stays the same caller, or
-    the text of a key from the settings. Empty if no key is required."""
+    """The owner of a request's idempotency keys: the id of its API key, so that the owner stays the same when the key
+    is rotated, or the text of a key from the settings. Empty if no key is required."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.caller.encode() or grant.secret
 
@@ -283,18 +289,19 @@ def namespace_of(request: Request) -> str:
 
 
 def batch_bytes_of(request: Request, most: int) -> int:
-    """The batch limit of this caller, out of `most` for all: a batch takes several times its size in memory."""
+    """The largest batch (bytes) from this caller; `most` is the limit for all callers. A batch takes several times its
+    size in memory."""
     return min(most, MAX_BATCH_BYTES_OF_TOPICS) if namespace_of(request) else most
 
 
 def caller_name(request: Request) -> str:
-    """The caller as in the trail and the administrative log. Empty if no key is required."""
+    """The caller as shown in the trail and the administrative log. Empty if no key is required."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.account
 
 
 def changed_by(request: Request) -> str:
-    """The caller as in the history of a message. See `Grant.by`."""
+    """The caller as shown in the history of a message. See `Grant.by`."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.by
 
@@ -304,7 +311,7 @@ def presented_key(request: Request) -> bytes:
     if len(headers_of(request.scope)) != len(request.scope["headers"]):
         names = [name for name, _ in request.scope["headers"]]
         for name in (b"authorization", b"x-api-key"):
-            if names.count(name) > 1:  # a gateway in front may have checked the other one
+            if names.count(name) > 1:  # a gateway in front of this server may have checked the other value
                 raise Rejected("bad_header", f"{name.decode()} is given twice", name.decode())
     scheme, _, key = (header(request, b"authorization") or "").partition(" ")
     if scheme.lower() != "bearer":

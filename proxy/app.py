@@ -1,7 +1,7 @@
 """The HTTP API as an ASGI application: request ids, same-origin checks, API keys, routing, problem documents.
 
-Handlers are plain functions of (service, request) and answer with finished bytes. There is no middleware stack, because
-one call does all of its work, and this is a hot path.
+Handlers are plain functions of (service, request) that return a response as finished bytes. There is no middleware
+stack, because this is a hot path, and one call can do all of that work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duemq.http")
 
-_AUDITED = "duemq.audited"  # key of the path of an audited endpoint in the scope
+_AUDITED = "duemq.audited"  # key in a request's scope: the path of an audited endpoint
 _DENIED = frozenset((401, 403))
 _MAYBE_DONE = frozenset((500, 504))
 _METHODS = ", ".join(sorted({endpoint.method for endpoint in ENDPOINTS} | {"HEAD", "OPTIONS"}))
@@ -70,8 +70,9 @@ def create_app(
     console: ConsoleSettings | None = None,
     relay: RelayAccess | None = None,
 ) -> Application:
-    """The application. `clock` returns epoch ms. `importing`: which files may be imported; None: none. `admin` None:
-    only the keys of the settings, and no trail. `login`: the issuer of tokens. `relay` None: no test messages.
+    """Create the application. `clock` returns epoch ms. `importing`: which files may be imported; None: no files.
+    `admin` None: only the keys in the settings are valid, and there is no trail. `login`: the issuer of tokens.
+    `relay` None: test messages cannot be sent.
 
     Set `closing` before the server stops, so that long polls answer at once and event streams end.
     """
@@ -81,7 +82,7 @@ def create_app(
     access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed, read_consumes=settings.read_consumes)
     endings = Endings(closing, access.is_granted)
     if admin is not None:
-        for kind in ("keys", "sessions"):  # nothing else ends a grant
+        for kind in ("keys", "sessions"):  # only changes of these end a grant
             admin.log.on_change(endings.check, kind)
     service = Service(
         gateway, ingress, registry, clock, closing, endings, max_wait_ms, access, History(gateway, clock),
@@ -118,7 +119,7 @@ class Application:
         self._public_scheme = public_scheme
         self.history, self.consumer_names = service.history, service.consumer_names
         self._router = Router(ENDPOINTS)
-        self._open = frozenset(("/metrics",) if open_metrics else ())  # endpoints that need no key here
+        self._open = frozenset(("/metrics",) if open_metrics else ())  # endpoints that need no key on this server
         self._next_id = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,7 +163,7 @@ class Application:
             await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
         response.raw_headers += self._same_origin.shares_with(scope)
-        if not scope["path"].startswith("/console"):  # the console's pages set it themselves
+        if not scope["path"].startswith("/console"):  # the console's pages set this header themselves
             response.raw_headers.append((b"x-content-type-options", b"nosniff"))
         if response.status_code >= 400 and all(name != b"cache-control" for name, _ in response.raw_headers):
             response.raw_headers.append((b"cache-control", b"no-store"))
@@ -179,7 +180,7 @@ class Application:
         grant = EVERYTHING
         access, path = self.service.access, request.scope["path"]
         if path.startswith("/console"):
-            request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies depend on it
+            request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies depend on the scheme
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             if grant is NOTHING:
                 await _admit_stranger(request)
@@ -200,7 +201,7 @@ class Application:
         return await self._route(request, target, grant, self.service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
-        # Imported for the first page, because most processes never show one.
+        # Imported when the first page is requested, because most processes never show one.
         from duemq.proxy.console.app import answer
 
         response, audited = await answer(service, request)
@@ -240,7 +241,7 @@ class Application:
         )
 
     async def _record(self, request: Request, status: int, code: str, request_id: str) -> None:
-        """Record an act or a denial in the trail. An act of unknown outcome counts as done."""
+        """Record an act or a denial in the trail. An act whose outcome is unknown is recorded as done."""
         if (admin := self.service.access.admin) is None:
             return
         scope = request.scope
@@ -261,7 +262,7 @@ async def _admit_stranger(request: Request) -> None:
 
 
 def _address(request: Request) -> str:
-    """The caller's, or an empty string if the connection has none (a Unix socket)."""
+    """The caller's IP address, or an empty string if the connection has none (a Unix socket)."""
     client = request.scope.get("client")
     return client[0] if client else ""
 

@@ -1,4 +1,4 @@
-"""The dead letters of the last 24 hours that wait for a decision, in all topics of dead letters."""
+"""Finds the dead letters of the last 24 hours that wait for a decision, in all topics of dead letters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from duemq.proxy.gateway.base import Gateway
 
 SINCE_MS: Final = 24 * 3_600_000
 _EVERY_MS, _PATIENCE_S = 15_000, 2.0
-_RECORDS, _BYTES = 50, 1 << 20  # of one topic
-_PARTITIONS: Final = 256  # of all topics
+_RECORDS, _BYTES = 50, 1 << 20  # read from one topic
+_PARTITIONS: Final = 256  # read in all topics together
 _MAX_REASON: Final = 60  # characters; the text is untrusted
 
 
@@ -37,8 +37,8 @@ class FreshLetter(NamedTuple):
 
 
 class FreshLetters:
-    """Reads while a console is open, at most every 15 s for all viewers: up to 50 letters of each topic in `patterns`,
-    without redriven and purged ones. `clock` returns epoch ms.
+    """Reads up to 50 letters from each topic that matches `patterns`, leaving out redriven and purged ones. It reads
+    only while a console is open, and at most every 15 s for all viewers together. `clock` returns epoch ms.
 
     `more`: topics with more letters. `trouble`: why `letters` may be incomplete, in a sentence."""
 
@@ -51,7 +51,7 @@ class FreshLetters:
         self.trouble = ""
 
     async def refresh(self) -> None:
-        """Read them again if the last reading is old."""
+        """Read the letters again if they were last read 15 s ago or earlier."""
         async with self._reading:
             if 0 <= self._clock() - self._read_at < _EVERY_MS:
                 return
@@ -77,7 +77,7 @@ class FreshLetters:
         self.letters, self.more, self.trouble = tuple(letters), frozenset(more), trouble
 
     async def _in(self, info: TopicInfo, since: int) -> tuple[list[FreshLetter], bool]:
-        """Those in one topic, and whether there are more."""
+        """The fresh letters in one topic, and whether the topic has more of them."""
         bus, asked = self._gateway.bus, list[tuple[FreshLetter, str, str]]()
         for partition, (start, end) in enumerate(zip(info.start_offsets, info.end_offsets, strict=True)):
             offset = end if start == end else await bus.first_since(info.name, partition, since)
@@ -91,12 +91,12 @@ class FreshLetters:
                 is_own = origin.writer == "duemq" and origin.reason != MALFORMED and is_name(id_)
                 place = f"{info.name}/{partition}/{record.offset}/{record.timestamp}"
                 asked.append((FreshLetter(info.name, origin.topic, origin.reason[:_MAX_REASON], is_own), place, id_))
-            if offset + bus.marker_offsets < end:  # the end of the commit follows the last record
+            if offset + bus.marker_offsets < end:  # a transaction marker follows the last record
                 return await self._waiting(asked), True
         return await self._waiting(asked), False
 
     async def _waiting(self, asked: Sequence[tuple[FreshLetter, str, str]]) -> list[FreshLetter]:
-        """Those that were neither redriven nor purged."""
+        """The letters that were neither redriven nor purged."""
         if not asked:
             return []
         redriven = await self._gateway.named([(of_redrive(place), b"") for _, place, _ in asked])

@@ -23,15 +23,16 @@ _NO_HORIZON: Final = (0,) * (len(HORIZONS_MS) + 1)
 
 
 class HistorySource(Protocol):
-    """The sampled object; see `Gateway`."""
+    """The object that is sampled; see `Gateway`."""
 
     def cluster(self) -> dict[str, Any]: ...
     async def figures(self) -> Sequence[Figures]: ...
 
 
 class Point(NamedTuple):
-    """One moment (epoch ms): rates in messages/s since the previous point, pending messages, and the lateness (ms) of
-    deliveries in between; None without any, or without data. `overdue_ms`: of the oldest undelivered message."""
+    """The data for one moment, `at` (epoch ms): rates in messages/s since the previous point, pending messages, and the
+    lateness (ms) of the deliveries since then, which is None if there were none or their data is missing.
+    `overdue_ms`: how long the oldest undelivered message has been due."""
 
     at: int
     accepted: float
@@ -57,7 +58,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Now:
-    """The full latest reading: `cluster` is from `Gateway.cluster`."""
+    """The latest reading in full. `cluster`: see `Gateway.cluster`."""
 
     at: int = 0
     cluster: dict[str, Any] = field(default_factory=lambda: {"nodes": [], "shards": []})
@@ -69,12 +70,12 @@ class Now:
 
     @property
     def horizon(self) -> tuple[int, ...]:
-        """Pending by `HORIZONS_MS`, for all nodes together."""
+        """The number of pending messages for each of `HORIZONS_MS`, summed over all nodes."""
         parts = [one.horizon for one in self.figures if len(one.horizon) == len(_NO_HORIZON)]
         return tuple(map(sum, zip(_NO_HORIZON, *parts, strict=True)))
 
     def total(self, name: str) -> int:
-        """The sum of one of the figures over all nodes."""
+        """The sum of a figure over all nodes. `name`: the name of the figure's field."""
         return sum(getattr(one, name) for one in self.figures)
 
     @property
@@ -93,12 +94,12 @@ class History:
         self._minutes: deque[Point] = deque(maxlen=_MINUTES)
         self._minute_start: Sample | None = None
         self._grown = asyncio.Condition()
-        self.streams = 0  # open ones (`proxy/console/live.py`)
-        self.event: tuple[int, bytes] = (-1, b"")  # the streams' event for the sample of this time
+        self.streams = 0  # the number of open event streams (`proxy/console/live.py`)
+        self.event: tuple[int, bytes] = (-1, b"")  # the time of a sample, and the streams' event for it
 
     @property
     def points(self) -> list[Point]:
-        """Oldest first: one per minute, recent ones per second."""
+        """All points, oldest first: one per minute, and one per second for the last ten minutes."""
         first = self._seconds[0].at if self._seconds else 0
         return [point for point in self._minutes if point.at < first] + list(self._seconds)
 
@@ -146,7 +147,7 @@ def _point(before: Sample, after: Sample) -> Point:
     seconds = (after.at - before.at) / 1000
     p50 = p99 = most = None
     if after.edges_ms and after.edges_ms == before.edges_ms:
-        # The counts of a node that left, or of a forgotten topic, are gone.
+        # A sum falls when a node has left or a topic was forgotten, because their counts are then missing.
         counts = [max(now - then, 0) for now, then in zip(after.lateness, before.lateness, strict=True)]
         if sum(counts):
             p50, p99 = (_quantile(after.edges_ms, counts, q) for q in (0.5, 0.99))
@@ -158,8 +159,8 @@ def _point(before: Sample, after: Sample) -> Point:
 
 
 def _quantile(edges_ms: Sequence[float], counts: Sequence[int], q: float) -> float:
-    """The quantile (ms) of a histogram, linear within a bucket; the last bucket has no upper bound, and yields its
-    lower one."""
+    """The quantile (ms) of a histogram, linear within a bucket. The last bucket has no upper bound, so for a quantile
+    in it the result is the bucket's lower bound."""
     rank, below, lower = q * sum(counts), 0, 0.0
     for upper, count in zip(edges_ms, counts, strict=False):
         if count and below + count >= rank:

@@ -1,4 +1,4 @@
-"""Make the OpenAPI document from the table of endpoints (`table.py`) and the models of `schemas.py`."""
+"""Makes the OpenAPI document from the table of endpoints (`table.py`) and the models in `schemas.py`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _IDS_OF = {
     "keys": "A key's id, from the list of keys.",
     "jobs": "A job's id, from the answer to its request.",
 }
-"""By tag; elsewhere an id is a message's."""
+"""What `{id}` in a path means, by the endpoint's tag; under all other tags it is a message's id."""
 _PATTERNS = {
     "topic": "^[A-Za-z0-9._-]{1,249}$",
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
@@ -54,7 +54,7 @@ _PATTERNS = {
     "place": "^[0-9]{1,5}:[0-9]{1,15}$",
 }
 _EVERYWHERE = ("unauthorised", "foreign_host", "rate_limited", "internal")
-# Errors outside of endpoints: unknown paths and methods, and malformed requests.
+# Errors that belong to no endpoint: unknown paths and methods, and malformed requests.
 NOWHERE = frozenset(("not_found", "method_not_allowed", "malformed_request", "head_too_large"))
 _DESCRIPTION = """\
 Delayed messages delivered at their millisecond, exactly once, with cancels that tell the truth.
@@ -152,7 +152,7 @@ def _answer(answer: ResponseSpec) -> dict[str, Any]:
 
 
 def _problems(endpoint: Endpoint) -> Iterator[tuple[str, Any]]:
-    """One response per status, with its codes and an example of each."""
+    """One response per status, with the status's error codes and an example of each."""
     everywhere = {"internal", *(_EVERYWHERE if endpoint.scope is not None else ())}
     if endpoint.method not in SAFE_METHODS:
         everywhere.add("foreign_origin")
@@ -185,7 +185,7 @@ def _reference(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _without_defaults(schema: Any) -> Any:
-    """Remove the models' defaults, which only mark fields as optional: absent differs from empty."""
+    """Remove the models' defaults, which only mark fields as optional: an absent field is not an empty field."""
     if isinstance(schema, dict):
         return {name: _without_defaults(value) for name, value in schema.items() if name != "default"}
     if isinstance(schema, list):

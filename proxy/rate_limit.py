@@ -1,7 +1,7 @@
 """The rate limit of one caller in one process: requests and messages per second.
 
-Answers have the headers of draft-ietf-httpapi-ratelimit-headers. It is a token bucket of one second. A batch may
-overdraw it; then later requests wait until the debt is paid.
+Responses have the headers of draft-ietf-httpapi-ratelimit-headers. The limit is a token bucket with the tokens of one
+second. A batch may overdraw it; later requests are then refused until the debt is paid.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 from duemq.model.errors import DuemqError
 
 RATE_LIMIT: Final = "duemq.rate_limit"
-"""Key of a caller's `RateLimit` in the scope of its requests."""
+"""Key in a request's scope: the caller's `RateLimit`."""
 
 
 def charge(scope: Mapping[str, Any], count: int) -> None:
-    """Charge an admitted request for more. `scope`: the request's."""
+    """Charge an admitted request for `count` more messages. `scope`: the request's scope."""
     limit: RateLimit | None = scope.get(RATE_LIMIT)
     if limit is not None:
-        limit.charge(count + 1)  # which omits the first one
+        limit.charge(count + 1)  # `RateLimit.charge` leaves out the first message
 
 
 class RateLimited(DuemqError):
@@ -32,14 +32,14 @@ class RateLimited(DuemqError):
 
 
 class RateLimit:
-    """The bucket of one caller. `clock`: monotonic seconds. `what`: the counted things."""
+    """The token bucket of one caller. `clock`: monotonic seconds. `what`: the limited things, in words."""
 
     def __init__(self, rate: int, clock: Callable[[], float], what: str = "messages and requests") -> None:
         self.rate, self._clock, self._what = rate, clock, what
         self._tokens, self._filled_at = float(rate), clock()
 
     def enter(self) -> None:
-        """Take one for a request. Raises RateLimited."""
+        """Take one token for a request. Raises RateLimited."""
         now = self._clock()
         self._tokens = min(self._tokens + (now - self._filled_at) * self.rate, float(self.rate))
         self._filled_at = now

@@ -1,4 +1,4 @@
-"""The API's interface to a relay. The API does not import the relay: the process start connects both."""
+"""The API's interface to a relay. The API does not import the relay: the code that starts the process connects them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FiguresOf = Callable[[str], Mapping[str, Any] | None]
 """The figures of a destination, by name; None if no relay serves it."""
 
 Ended = Callable[[str, Collection[str]], Awaitable[None]]
-"""Returns once no relay in this process reads any of these topics for a destination, by name. Raises Rejected
-`conflict` if one keeps running."""
+"""Returns once no relay in this process reads any of these topics for the destination with this name. Raises Rejected
+`conflict` if a relay keeps running."""
 
 
 class GroupMessage(Protocol):
@@ -61,7 +61,7 @@ async def _no_test(destination: Destination, credentials: Credentials) -> System
 
 
 async def none_at_work(name: str, topics: Collection[str]) -> None:
-    """For a process without a relay."""
+    """The `Ended` of a process without a relay."""
 
 
 class RelayAccess(NamedTuple):

@@ -1,4 +1,4 @@
-"""Reading request bodies and headers, within limits."""
+"""Reads request bodies and headers, within limits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from duemq.model.errors import Rejected, Unavailable
 from duemq.web.admission.admission import Share, share_of
 
 SMALL_BODY_BYTES = 64 << 10
-_HEADERS: Final = "duemq.headers"  # key of the headers by name in the scope of a request
+_HEADERS: Final = "duemq.headers"  # key in a request's scope: its headers by name
 
 
 def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
-    """The headers by (lower-case) name; the first if a name repeats."""
+    """The headers by (lower-case) name; if a name is repeated, its first header."""
     headers: Mapping[bytes, bytes] | None = scope.get(_HEADERS)
     if headers is None:
         headers = scope[_HEADERS] = dict(reversed(scope["headers"]))
@@ -25,7 +25,8 @@ def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
 
 
 def header(request: Request, name: bytes) -> str | None:
-    """The first header of this (lower-case) name. Faster than `request.headers`, which decodes all headers."""
+    """The first header with this (lower-case) name. This is faster than `request.headers`, which decodes all
+    headers."""
     value = headers_of(request.scope).get(name)
     return None if value is None else value.decode("latin-1")
 
@@ -33,8 +34,8 @@ def header(request: Request, name: bytes) -> str | None:
 async def read_body(request: Request, limit: int, code: str = "payload_too_large") -> bytes | bytearray:
     """The whole body. A body of more than `limit` bytes is refused with `code` as early as possible.
 
-    Raises Unavailable before reading a body if the bodies of other requests leave no room for it. The server below
-    reads and discards the rest of a refused body, so that the client reaches the answer.
+    Raises Unavailable before reading a body if the bodies of other requests leave no room for it. The HTTP server reads
+    and discards the rest of a refused body, so that the client gets to the point of reading the response.
     """
     length = header(request, b"content-length")
     taken_bytes = int(length) if length is not None and length.isdecimal() else 0
@@ -42,7 +43,7 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
         raise _too_large(limit, code)
     share = share_of(request)
     share.reserve_body(taken_bytes)
-    if not getattr(getattr(request.receive, "__self__", None), "more_body", True):  # all of it came with the head
+    if not getattr(getattr(request.receive, "__self__", None), "more_body", True):  # the whole body came with the head
         return await _receive_body(request, limit, code, taken_bytes)
     async with body_under_way(share):
         return await _receive_body(request, limit, code, taken_bytes)
@@ -72,7 +73,8 @@ async def _receive_body(request: Request, limit: int, code: str, taken_bytes: in
 
 @asynccontextmanager
 async def body_under_way(share: Share) -> AsyncIterator[None]:
-    """Bounds the reading of a body. Raises Unavailable if it takes too long, or is dropped for other requests."""
+    """Limits the time to read a body. Raises Unavailable if the body takes too long or is dropped for other
+    requests."""
     try:
         async with share.begin_body():
             yield

@@ -1,4 +1,4 @@
-"""Finished JSON answers."""
+"""JSON responses with a finished body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Document = TypeVar("Document")
 
 
 async def in_slices(items: Sequence[One], render: Callable[[One], Document]) -> list[Document]:
-    """Each item rendered. Other tasks run in between, because thousands of items take long."""
+    """Render each item. Other tasks run in between, because thousands of items take long."""
     documents: list[Document] = []
     for start in range(0, len(items), _TOGETHER):
         if start:

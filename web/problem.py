@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): every code of the API, its HTTP status and its title."""
+"""Errors as problem documents (RFC 9457): every error code of the API, with its HTTP status and its title."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ CODES: Final[Mapping[str, ProblemType]] = {
 
 
 def problem(code: str, detail: str, field: str | None = None, **extra: Any) -> dict[str, Any]:
-    """The problem document of a code. `extra` are further members, such as `delivered_at`."""
+    """The problem document for an error code. `extra`: further members, such as `delivered_at`."""
     status, title = CODES[code]
     document: dict[str, Any] = {"type": TYPE + code, "title": title, "status": status, "detail": detail, "code": code}
     if field is not None:
@@ -112,13 +112,13 @@ def problem_response(document: Mapping[str, Any], headers: Mapping[str, str] | N
 
 
 def unavailable_response(error: Unavailable) -> Response:
-    if isinstance(error, OutcomeUnknown):  # it may have been carried out, so clients must not simply retry
+    if isinstance(error, OutcomeUnknown):  # the request may have been carried out, so clients must not simply retry
         return problem_response(problem(error.code, error.detail))
     return problem_response(problem(error.code, error.detail), {"Retry-After": str(error.retry_after_s)})
 
 
 def malformed_answer(code: str, detail: str, request_id: bytes) -> tuple[int, bytes]:
-    """Status, and the answer after its status line, for a malformed request, which no application ever sees."""
+    """The status, and the response without its status line, for a malformed request, which no application ever sees."""
     document = problem(code, detail)
     body = orjson.dumps(document)
     head = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\nconnection: close\r\n\r\n"

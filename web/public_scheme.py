@@ -1,4 +1,4 @@
-"""Whether browsers reach this server by HTTPS. TLS may end at a proxy in front of it."""
+"""Determines whether browsers reach this server by HTTPS. TLS may end at a proxy in front of the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from duemq.web.body import headers_of
 
 
 class PublicScheme:
-    """`url`: where browsers reach this server; empty: unknown. `proxies`: whose `X-Forwarded-Proto` is trusted."""
+    """`url`: the URL by which browsers reach this server; empty: unknown. `proxies`: the proxies whose
+    `X-Forwarded-Proto` is trusted."""
 
     def __init__(self, url: str, proxies: Sequence[IPv4Network | IPv6Network]) -> None:
         self._by_url = "https" if url.startswith("https://") else ""
@@ -20,7 +21,7 @@ class PublicScheme:
         self._is_proxy = lru_cache(maxsize=1024)(self._is_among)
 
     def of(self, scope: Scope) -> str:
-        """`https` or `http`."""
+        """The scheme that the client of a request uses: `https` or `http`."""
         if self._by_url or not self._proxies or not (client := scope.get("client")) or not self._is_proxy(client[0]):
             return self._by_url or str(scope["scheme"])
         first = headers_of(scope).get(b"x-forwarded-proto", b"").partition(b",")[0]

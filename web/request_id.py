@@ -1,4 +1,4 @@
-"""Ids for requests: a counter makes them unique in this process, a random start among processes."""
+"""Ids for requests. A counter makes them unique in this process, a random prefix makes them unique among processes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from secrets import token_hex
 
 
 class RequestIds:
-    """Call it for the next id (ASCII bytes, as in `X-Request-ID`). A client's own id is never used, because two
-    requests must not share an id."""
+    """A call returns the next id (ASCII bytes, as in `X-Request-ID`). An id that a client sends is never used, because
+    two requests must not share an id."""
 
     def __init__(self) -> None:
         self._prefix = token_hex(6).encode()

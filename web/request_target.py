@@ -9,7 +9,7 @@ from httptools import parse_url
 
 
 class RequestTarget(NamedTuple):
-    """`path`: percent-decoded; `raw_path` and `query_string` as sent."""
+    """`path`: percent-decoded; `raw_path` and `query_string`: as sent."""
 
     path: str
     raw_path: bytes
@@ -17,7 +17,8 @@ class RequestTarget(NamedTuple):
 
 
 def target_of(url: bytes) -> RequestTarget:
-    """Raises UnicodeDecodeError for a path that is not UTF-8, `httptools.HttpParserInvalidURLError` for no URL."""
+    """The target in a request line. Raises UnicodeDecodeError if the path is not UTF-8, and
+    `httptools.HttpParserInvalidURLError` if `url` is not a URL."""
     parsed = parse_url(url)
     path = parsed.path.decode("ascii")
     return RequestTarget(unquote(path, errors="strict") if "%" in path else path, parsed.path, parsed.query or b"")

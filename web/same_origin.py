@@ -1,7 +1,8 @@
-"""Refuses requests that pages of other sites make a browser send, and foreign host names.
+"""Refuses requests that pages of other sites make a browser send, and requests with a foreign host name.
 
-A browser names the origin of a request (`Sec-Fetch-Site`, `Origin`); other clients send neither. If no API key protects
-the server, a foreign name in `Host` reveals a page that made its own name resolve to this server (DNS rebinding).
+A browser sends the origin of a request (`Sec-Fetch-Site`, `Origin`); other clients send neither header. If no API key
+protects the server, a foreign name in `Host` reveals a page whose own name was made to resolve to this server (DNS
+rebinding).
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from duemq.model.timing import shown
 from duemq.web.body import headers_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
-_PROBES = frozenset(("/livez", "/healthz", "/readyz"))  # a balancer may use any name, and the answers reveal nothing
+# A load balancer may use any host name for these, and the responses reveal nothing.
+_PROBES = frozenset(("/livez", "/healthz", "/readyz"))
 _OWN_PAGES = frozenset((None, b"same-origin", b"none"))  # `none`: typed or bookmarked by the user
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]*)(?::[0-9]*)?")
 # The public DNS has no names with these suffixes (RFC 6761, RFC 6762, and ICANN's resolution on .internal).
 _PRIVATE = (".localhost", ".local", ".internal", ".svc")
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9_-]+(?:, ?[A-Za-z0-9_-]+)*")
-_KEPT = {"Access-Control-Max-Age": "600"}  # how long (s) a browser may cache the answer
+_KEPT = {"Access-Control-Max-Age": "600"}  # how long (s) a browser may cache the response
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 
 class SameOrigin:
-    """`hosts`: further names of this server, `*.example.com` for a whole domain. `origins`: pages that may send.
+    """`hosts`: further names of this server, `*.example.com` for a whole domain. `origins`: the origins whose pages may
+    send requests.
 
-    `any_host`: whether any `Host` is accepted now, because every request needs a key.
+    `any_host` returns whether any `Host` is accepted now, because every request needs a key.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class SameOrigin:
         self._is_own = lru_cache(maxsize=256)(self._names_us)
 
     def check(self, scope: Scope) -> None:
-        """Raises Rejected `foreign_host` or `foreign_origin`."""
+        """Check a request. Raises Rejected `foreign_host` or `foreign_origin`."""
         safe = scope["method"] in SAFE_METHODS
         any_host = self._any_host()
         if safe and any_host:
@@ -72,7 +75,7 @@ class SameOrigin:
             )
 
     def preflight(self, scope: Scope) -> Response | None:
-        """The answer to a CORS preflight request of a page of `origins`; None for other requests."""
+        """The response to a CORS preflight request from a page in `origins`; None for any other request."""
         if scope["method"] != "OPTIONS" or not self.shares_with(scope):
             return None
         headers = headers_of(scope)
@@ -83,8 +86,8 @@ class SameOrigin:
         return Response(status_code=204, headers={"Access-Control-Allow-Methods": _METHODS, **_KEPT} | allowed)
 
     def shares_with(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """CORS headers that let a page of `origins` read its answer; none for other pages. Cookies are not shared: such
-        a page presents a key."""
+        """The CORS headers that let a page in `origins` read the response; none for other pages. They do not allow
+        cookies: such a page must present a key."""
         if not self._origins or (origin := headers_of(scope).get(b"origin")) not in self._origins:
             return []
         return [
@@ -110,7 +113,7 @@ class SameOrigin:
 
 
 def _is_same(origin: bytes, host: bytes) -> bool:
-    """Whether the page came from this host and port. TLS may end before us, so either scheme is accepted."""
+    """Whether the page came from this host and port. TLS may end at a proxy, so either scheme is accepted."""
     scheme, _, authority = origin.lower().partition(b"://")
     default = _DEFAULT_PORTS.get(scheme)
     return default is not None and authority == host.lower().removesuffix(default)

@@ -1,4 +1,4 @@
-"""An HTTP server and its background work as one process: ready together, stopped in order."""
+"""Runs an HTTP server and its background work in one process: they become ready together and are stopped in order."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNSENT_BYTES = 64 << 10  # what the kernel buffers for a client before sending
+_UNSENT_BYTES = 64 << 10  # how much the kernel buffers for a client before sending
 
-Companion = Callable[[str, asyncio.Event], Awaitable[None]]  # gets the server's URL and the stop event
+Companion = Callable[[str, asyncio.Event], Awaitable[None]]  # called with the server's URL and the stop event
 
 
 def listen_on(address: str, *, shared: bool = False) -> socket.socket:
-    """A socket bound to HOST:PORT. `shared`: other processes bind it, too, and the kernel spreads connections."""
+    """A socket bound to HOST:PORT. `shared`: other processes bind it, too, and the kernel spreads the connections over
+    the processes."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -40,7 +41,8 @@ def listen_on(address: str, *, shared: bool = False) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Linux would buffer up to 4 MiB for each client that does not read. This does not limit bytes in flight.
+        # Without this, Linux would buffer up to 4 MiB for each client that does not read. Bytes in flight are not
+        # limited.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         listener.bind((host, int(port)))
     except OSError as error:
@@ -52,14 +54,16 @@ def listen_on(address: str, *, shared: bool = False) -> socket.socket:
 
 
 def url_of(listener: socket.socket, host: str = "", *, secure: bool = False) -> str:
-    """The server's URL; `host` if it differs from the bound address. `secure`: by TLS."""
+    """The server's URL. `host`: the host in it, if that differs from the bound address. `secure`: the server uses
+    TLS."""
     bound, port = listener.getsockname()[:2]
     host = host or bound
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class ServerStop(asyncio.Event):
-    """Set when the server must close. A server that `drains` notes the request at once, and the event is set later."""
+    """Is set when the server must close. In a server that `drains`, a request to stop first sets only `request`, and
+    this event is set later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +71,7 @@ class ServerStop(asyncio.Event):
         self.drains = False
 
     def ask(self) -> None:
-        """Request the stop. The second request stops without draining."""
+        """Request a stop. A second request stops the server without draining."""
         if self.request.is_set() or not self.drains:
             self.set()
         self.request.set()
@@ -78,7 +82,7 @@ class ServerStop(asyncio.Event):
 
 
 def stop_on_signals() -> ServerStop:
-    """SIGTERM requests the stop; SIGINT stops without draining, because a person waits after Ctrl-C."""
+    """SIGTERM requests a stop; SIGINT stops without draining, because a person is waiting after Ctrl-C."""
     stop, loop = ServerStop(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.ask)
     loop.add_signal_handler(signal.SIGINT, stop.set)
@@ -98,11 +102,11 @@ async def serve_http(
     tls: ServerTls | None = None,
     console: str = "",
 ) -> None:
-    """Serve until `stop`. `work` runs until its event is set; `ready` returns once it can be used.
+    """Serve until `stop`. `work` runs until its event is set; `ready` returns once the work can be used.
 
-    After a stop request, the server is no longer ready but serves for `limits.drain_s`, so that a balancer stops
-    sending first. The server closes before the work, so no request loses what it needs.
-    `console`: its path, if there is one.
+    After a stop was requested, the server is no longer ready, but it goes on serving for `limits.drain_s`, so that a
+    load balancer has stopped sending requests when the server closes. The server closes before the work ends, because
+    requests need the work. `console`: the console's path, if there is a console.
     """
     limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
     connections = Connections(limits)
@@ -159,13 +163,13 @@ async def serve_http(
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the service, whose stop event they set."""
+        """Leave signals to the service: they set its stop event."""
         yield
 
 
 def tune_interpreter() -> None:
-    """Avoid pauses: batches of thousands of short-lived objects would start a full collection every few cycles, and
-    each takes 80 ms of a process that has everything imported."""
+    """Avoid pauses: batches of thousands of short-lived objects would start a full garbage collection every few cycles,
+    and each collection takes 80 ms in a process that has imported everything."""
     # A thread that returns from a disk sync waits at most this long for the interpreter (default 5 ms).
     sys.setswitchinterval(0.0005)
     gc.collect()

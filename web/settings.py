@@ -11,12 +11,12 @@ from duemq.model.settings import KIB, MIB, ORIGIN, Networks, SettingsSection, Si
 from duemq.model.timing import shown
 from duemq.tls.contexts import ClientAuth
 
-_API_KEY = re.compile(r"[!-+\--~]{8,}")  # separated by commas in the environment
+_API_KEY = re.compile(r"[!-+\--~]{8,}")  # keys are separated by commas in the environment
 _HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 
 
 def _keys(text: str) -> tuple[str, ...]:
-    return tuple(key.strip() for key in text.split(","))  # an empty key is a variable without its secret
+    return tuple(key.strip() for key in text.split(","))  # an empty key comes from a variable without its secret
 
 
 class HttpSettings(SettingsSection):

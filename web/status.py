@@ -1,6 +1,6 @@
 """Endpoints that a proxy and a node share: cluster, liveness, readiness and metrics.
 
-Liveness and readiness need no key: they show only shard numbers, states, duemq's own topics and reasons of
+Liveness and readiness need no key: they show only shard numbers, states, duemq's own topics and the reasons in
 `model/readiness.py`.
 """
 
@@ -26,17 +26,17 @@ from duemq.web.problem import problem, problem_response
 
 
 class StatusReport(Protocol):
-    """The status of a process: of a gateway or of the backend of a node."""
+    """The status of a process, from its gateway or from a node's backend."""
 
     def cluster(self) -> dict[str, Any]: ...
     def readiness(self) -> Readiness: ...
     def stuck(self) -> Mapping[int, float]:
-        """For how long (s) shards have been stuck."""
+        """The stuck shards, and how long (s) each has been stuck."""
         ...
 
 
 class StatusSource(Protocol):
-    """The source of the status endpoints of a process: its report and its metrics."""
+    """What the status endpoints of a process show: its report and its metrics."""
 
     @property
     def gateway(self) -> StatusReport: ...
@@ -87,8 +87,8 @@ async def metrics(service: StatusSource, request: Request) -> Response:
     snapshot = _MetricSnapshot(service.registry)
     try:
         encode, media_type = choose_encoder(header(request, b"accept") or "")
-        text = await asyncio.to_thread(encode, snapshot)  # 1,000 topics are 20,000 lines
-    except (TypeError, ValueError):  # the version is not a number
+        text = await asyncio.to_thread(encode, snapshot)  # 1,000 topics make 20,000 lines
+    except (TypeError, ValueError):  # the version in the Accept header is not a number
         text, media_type = await asyncio.to_thread(generate_latest, snapshot), CONTENT_TYPE_PLAIN_0_0_4
     return Response(text, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 
@@ -104,7 +104,7 @@ class _MetricSnapshot(Collector):
 
 
 class ReadinessCollector(Collector):
-    """Readiness and version of the process, at each scrape."""
+    """Metrics of the process's readiness and version, made at each scrape."""
 
     def __init__(self, readiness: Callable[[], Readiness]) -> None:
         self._readiness = readiness

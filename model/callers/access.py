@@ -1,7 +1,7 @@
-"""API keys and what they allow. A key is `duemq_<id>_<secret>_<crc>`; only the SHA-256 of it is ever stored.
+"""API keys and what they allow. A key is `duemq_<id>_<secret>_<crc>`; only its SHA-256 is ever stored.
 
-The checksum tells a mistyped or truncated key from a wrong one without a lookup, and lets secret scanners find leaked
-keys without false alarms.
+With the checksum, a mistyped or truncated key is distinguished from a wrong key without a lookup, and secret scanners
+find leaked keys without false alarms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ID_CHARACTERS: Final = 12
 _NAME = re.compile(r"[A-Za-z0-9 ._:@-]{1,100}")
 _TOPICS = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 
-MAX_TOPICS: Final = 20  # patterns of one key
+MAX_TOPICS: Final = 20  # topics and patterns of one key
 MAX_RATE: Final = 1_000_000  # messages or requests/s
 
 
@@ -34,11 +34,11 @@ class Scope(StrEnum):
     """What a caller may do."""
 
     SEND = "send"  # schedule messages
-    READ = "read"  # look messages and topics up, and read topics
-    CONSUME = "consume"  # store the cursors of consumers; operate includes it
+    READ = "read"  # look up messages and topics, and read topics
+    CONSUME = "consume"  # store the cursors of consumers; `operate` includes this
     CANCEL = "cancel"  # cancel, move and deliver now
     OPERATE = "operate"  # redrive dead letters, drain nodes
-    ADMIN = "admin"  # everything, and keys
+    ADMIN = "admin"  # everything, including API keys
 
 
 ROLES: Final[Mapping[str, tuple[Scope, ...]]] = {
@@ -52,7 +52,7 @@ ROLES: Final[Mapping[str, tuple[Scope, ...]]] = {
 class Grant(NamedTuple):
     """What the caller of one request may do. `caller`: a key's id, or `user:ID` for a person; empty for a key from the
     settings (which is in `secret`) and if no key is required. `topics`: patterns such as `orders.*`; none = all topics.
-    `rate`: messages and requests/s; 0 = any. `name`: the key's or the person's."""
+    `rate`: messages and requests/s; 0 = any. `name`: the name of the key or the person."""
 
     caller: str
     scopes: frozenset[Scope]
@@ -82,7 +82,7 @@ class Grant(NamedTuple):
 
     @property
     def namespace(self) -> str:
-        """The caller if it may use only some topics, and so has a name space to itself; else empty."""
+        """The caller, if it may use only some topics and so has a name space to itself; else empty."""
         return self.caller if self.topics else ""
 
     def allows(self, scope: Scope) -> bool:
@@ -93,7 +93,7 @@ class Grant(NamedTuple):
         return not self.topics or topic_matcher(self.topics)(topic) is not None
 
     def covers_all(self, prefix: str) -> bool:
-        """Whether it covers all topics with this prefix."""
+        """Whether the grant covers all topics with this prefix."""
         open_ended = tuple(pattern for pattern in self.topics if pattern.endswith("*"))
         return not self.topics or (bool(open_ended) and topic_matcher(open_ended)(prefix) is not None)
 
@@ -103,7 +103,8 @@ NOTHING: Final = Grant("", frozenset())
 
 
 class Secret(NamedTuple):
-    """One of a key's secrets: its SHA-256 (hex), and when (epoch ms) it expires; None: with the key."""
+    """One of a key's secrets: the SHA-256 (hex) of the key's text with it, and when it expires (epoch ms); None: when
+    the key does."""
 
     sha256: str
     until: int | None
@@ -127,7 +128,7 @@ class ApiKey(NamedTuple):
         return self.is_opened_by(sha256(presented).hexdigest(), now)
 
     def is_opened_by(self, digest: str, now: int) -> bool:
-        """As `opened_by`, by the SHA-256 (hex) of the text."""
+        """See `opened_by`; `digest` is the SHA-256 (hex) of the presented text."""
         fits = [compare_digest(digest, secret.sha256) and _is_before(now, secret.until) for secret in self.secrets]
         return any(fits) and self.revoked_at is None and _is_before(now, self.expires_at)
 
@@ -146,12 +147,12 @@ class ApiKey(NamedTuple):
         return min(end for end in (self.revoked_at, self.expires_at, now) if end is not None)
 
     def value(self) -> dict[str, Any]:
-        """As an item of the administrative state."""
+        """The key as an item of the administrative state."""
         return self._asdict() | {"secrets": [list(secret) for secret in self.secrets]}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        """Scopes from a newer version are left out: they allow nothing here."""
+        """The key in an item. Scopes from a newer version are left out: they allow nothing here."""
         known = frozenset(Scope)
         scopes = tuple(Scope(scope) for scope in value["scopes"] if scope in known)
         lists = {"scopes": scopes, "secrets": tuple(Secret(*secret) for secret in value["secrets"])}
@@ -201,7 +202,7 @@ def check_topics(topics: Sequence[str], scopes: Sequence[Scope]) -> None:
 
 
 def scopes_of(names: Sequence[str]) -> tuple[Scope, ...]:
-    """Raises Rejected `bad_field`."""
+    """The scopes with these names. Raises Rejected `bad_field`."""
     known = ", ".join(Scope)
     if not names:
         raise Rejected("bad_field", f"a key has one scope or more of {known}", "scopes")
@@ -223,7 +224,8 @@ def rotated(key: ApiKey, now: int, overlap_ms: int) -> tuple[ApiKey, str]:
 
 
 def id_of(presented: bytes) -> str | None:
-    """The id in a text that may be a key; None if it cannot be one: mistyped, truncated or something else."""
+    """The id in a text that may be a key; None if the text cannot be a key: it is mistyped, truncated or something
+    else."""
     match = _KEY.fullmatch(presented)
     if match is None or crc32(presented[:-9]) != int(match[3], 16):
         return None

@@ -1,7 +1,7 @@
-"""A session of the console. Its cookie has a random text; as with API keys, only its SHA-256 is stored.
+"""A session of the console. Its cookie is a random text; as with API keys, only the SHA-256 is stored.
 
-Removing a session ends it for all processes, and reading the log is not enough to forge one. A signed cookie could not
-be revoked, and each process would need the signing secret.
+When a session is removed, it ends in all processes, and reading the log is not enough to forge a session. A signed
+cookie could not be revoked, and each process would need the secret that signs it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ COOKIE_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class LoginSession(NamedTuple):
-    """A stored session. `origin`: its credential: `key:ID:SHA-256` of a key's text, `settings:SHA-256` of a key from
-    the settings, or `user:ISSUER`. `scopes`, `topics` and `name` are the person's for a user, else the key's. Times are
-    epoch ms."""
+    """A stored session. `origin`: the credential that it began with: `key:ID:SHA-256` with the SHA-256 of a key's text,
+    `settings:SHA-256` with that of a key from the settings, or `user:ISSUER`. `scopes`, `topics` and `name` are those
+    of the person, or else of the key. Times are epoch ms."""
 
     sha256: str
     caller: str
@@ -32,18 +32,18 @@ class LoginSession(NamedTuple):
     name: str = ""
 
     def value(self) -> dict[str, Any]:
-        """As an item of the administrative state."""
+        """The session as an item of the administrative state."""
         return {field: value for field, value in self._asdict().items() if field != "name" or value}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        """Scopes from a newer version are left out."""
+        """The session in an item. Scopes from a newer version are left out."""
         known = frozenset(Scope)
         scopes = tuple(Scope(scope) for scope in value["scopes"] if scope in known)
         return cls(**{**value, "scopes": scopes, "topics": tuple(value["topics"])})
 
     def grant(self) -> Grant:
-        """Of a person."""
+        """The grant of the session of a person."""
         return Grant(self.caller, frozenset(self.scopes), topics=self.topics, name=self.name)
 
 
@@ -51,7 +51,7 @@ def new_session(
     caller: str, origin: str, now: int, expires_at: int, scopes: Sequence[Scope] = (), topics: Sequence[str] = (),
     name: str = "",
 ) -> tuple[LoginSession, str]:  # fmt: skip
-    """A session, and the text of its cookie."""
+    """A new session, and the text of its cookie."""
     text = secrets.token_urlsafe(32)
     return LoginSession(digest_of(text), caller, origin, tuple(scopes), tuple(topics), now, expires_at, name), text
 
@@ -61,5 +61,5 @@ def digest_of(text: str) -> str:
 
 
 def csrf_of(text: str) -> str:
-    """The CSRF token of forms for the session with this cookie: a page of another site cannot know it."""
+    """The CSRF token for forms in the session with this cookie. A page of another site cannot know it."""
     return sha256(b"csrf:" + text.encode()).hexdigest()

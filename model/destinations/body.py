@@ -1,4 +1,4 @@
-"""Bodies with placeholders. Their content type decides how values are escaped, so that no value can inject markup."""
+"""Request bodies with placeholders. The content type decides how values are escaped, so no value can inject markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 from duemq.model.destinations.template import Placeholder, parse_template
 
 Kind = Literal["json", "lines", "form", "markup", "plain"]
-"""`lines`: JSON, one value a line. `markup`: XML and HTML. `plain`: values stand as they are."""
+"""`lines`: one JSON value per line. `markup`: XML and HTML. `plain`: values are inserted unchanged."""
 
 _KINDS: Final[Mapping[str, Kind]] = {
     "application/json": "json", "text/json": "json", "application/x-json": "json",
@@ -26,7 +26,7 @@ _MARKUP_TOKEN: Final = re.compile(r"[<>\"']")
 
 
 def kind_of(content_type: str) -> Kind | None:
-    """None for a type without a known way to escape values."""
+    """The kind of body with this content type; None if it is not known how to escape values in it."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind.endswith("+json"):
         return "json"
@@ -34,7 +34,7 @@ def kind_of(content_type: str) -> Kind | None:
 
 
 def check_body(body: str, content_type: str) -> None:
-    """Raises ValueError if a value could break out of its place."""
+    """Raises ValueError if a value could break out of the place of its placeholder."""
     parts = parse_template(body)
     if not any(isinstance(part, Placeholder) for part in parts):
         return

@@ -1,6 +1,6 @@
-"""Destinations beyond the log: systems that a relay sends the messages of topics to.
+"""Destinations: other systems, to which a relay forwards the messages in topics.
 
-A declaration has everything but secrets. Those are `Credentials`, a separate item that is never shown.
+A declaration has everything but the secrets. These are `Credentials`, a separate item that is never shown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from duemq.model.topics.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
 from duemq.model.topics.topic_names import is_of_another
 
 OWN_TOPIC: Final = "destination."
-"""`destination.NAME` is the topic of messages for the destination NAME alone."""
+"""`destination.NAME` is the topic for messages to the destination NAME only."""
 MAX_TOPICS: Final = 50
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECRET_BYTES: Final = 6 << 10
@@ -73,7 +73,7 @@ Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqO
 
 
 _Number = Annotated[int, Field(strict=True)]
-# As everywhere in the API, digits in quotes are not a duration.
+# As elsewhere in the API, digits in quotes are not a duration.
 _Duration = Annotated[
     int, reader(lambda text: parse_duration(text, "it")),
     Field(strict=True, ge=0, examples=["30s"]), IN_MS,
@@ -89,13 +89,13 @@ _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "levels": ("kind", "retries", "first_level"), "delays": ("kind", "delays"),
     "exponential": ("kind", "retries", "first", "factor", "most"),
 }  # fmt: skip
-"""The fields of a retry rule that a kind uses."""
+"""For each kind of retry rule, the fields that it uses."""
 
 
 class RetryRule(_Declared):
-    """When a message is tried again, and how often. `levels`: RocketMQ's, from 10 s to 2 h. `delays`: these, in order.
-    `exponential`: `first`, then `factor` times as long each time, at most `most`. Fields of another kind are refused,
-    and not shown."""
+    """When a message is retried, and how often. `levels`: after RocketMQ's delay levels, from 10 s to 2 h. `delays`:
+    after the listed delays, in order. `exponential`: after `first`, then after `factor` times the previous delay, at
+    most `most`. Fields of another kind are refused, and are not shown."""
 
     kind: Literal["levels", "delays", "exponential"] = "levels"
     retries: Annotated[_Number, Field(ge=0, le=100)] = 16
@@ -129,11 +129,11 @@ class RetryRule(_Declared):
 class Destination(_Declared):
     """A declaration. `rate`: messages/s, 0 = any. `concurrency`: messages in flight; 0 = what suits the system.
 
-    `topics`: their messages are sent to it, too, like those of `own_topic`. `ordered`: messages with the same key go
-    one after another; a failing one holds up only its key.
-    `disabled`: why it is disabled (a sentence); else empty. `start_id`: changes each time its group is set to a start,
-    after which it may receive records again. It begins with the `instance` and a dot, unless a node of version 0.1.0
-    wrote it, and contains the time (`began_at`).
+    `topics`: the topics whose messages are sent to the destination, in addition to `own_topic`. `ordered`: messages
+    with the same key are sent one after another; a failing message holds up only those with its key. `disabled`: why
+    the destination is disabled (a sentence); else empty. `start_id` changes each time the destination's group is set to
+    a start, after which it may receive records again. It begins with the `instance` and a dot, unless a node of version
+    0.1.0 wrote it, and contains the time (`began_at`).
     """
 
     name: str
@@ -192,7 +192,7 @@ class Destination(_Declared):
     @model_validator(mode="before")
     @classmethod
     def _choose_options(cls, fields: Any) -> Any:
-        """Options depend on the URL's system."""
+        """Choose the model of the options, which depends on the system in the URL."""
         if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
             return fields
         system = _SYSTEMS.get(fields["url"].partition(":")[0])
@@ -225,29 +225,30 @@ class Destination(_Declared):
 
     @property
     def own_topic(self) -> str:
-        """The topic of the messages for this destination alone."""
+        """The topic for messages to this destination only."""
         return OWN_TOPIC + self.name
 
     @property
     def group(self) -> str:
-        """The consumer group that hands messages on to it."""
+        """The consumer group that forwards messages to the destination."""
         return OWN_TOPIC + self.name
 
     @property
     def retry_topic(self) -> str:
-        """The topic of messages that it did not take."""
+        """The topic for messages that the destination did not accept, until they are retried."""
         return retry_topic(self.group)
 
     @property
     def instance(self) -> str:
-        """Tells it apart from a removed destination of the same name. Empty if a node of version 0.1.0 declared it."""
+        """Distinguishes the destination from a removed one with the same name. Empty if a node of version 0.1.0
+        declared it."""
         instance, dot, _ = self.start_id.partition(".")
         return instance if dot else ""
 
     @property
     def began_at(self) -> int | None:
-        """When its group was last set to a start, epoch ms: it may have skipped earlier deliveries. None if an earlier
-        version set it."""
+        """When the group was last set to a start, epoch ms. It may have skipped messages that were delivered before.
+        None if an earlier version of duemq set the start."""
         at, dash, _ = self.start_id.partition(".")[2].partition("-")
         return int(at, 16) if dash else None
 
@@ -256,16 +257,16 @@ class Destination(_Declared):
         return not self.paused and not self.disabled
 
     def value(self) -> dict[str, Any]:
-        """As an item of the administrative state, and as it is shown."""
+        """The declaration as an item of the administrative state, and as the API shows it."""
         return self.model_dump(mode="json", exclude_defaults=False)
 
 
 class Credentials(_Declared):
-    """What opens a destination. PEM texts for `ca`, `cert` and `key`.
+    """The secrets for access to a destination. `ca`, `cert` and `key` are PEM texts.
 
-    `signing_secrets`: of Standard Webhooks, `whsec_…` (symmetric) or `whsk_…` (ed25519), at most two: the first signs;
-    the second signs too until receivers know the first. `headers`: secret HTTP headers. `creds`: for NATS, the text of
-    a `.creds` file, or the seed of a user's nkey.
+    `signing_secrets`: secrets for Standard Webhooks, `whsec_…` (symmetric) or `whsk_…` (ed25519), at most two. The
+    first one signs; the second one also signs, until receivers have the first one. `headers`: secret HTTP headers.
+    `creds`: for NATS, the text of a `.creds` file, or the seed of a user's nkey.
     """
 
     username: str = ""
@@ -309,7 +310,7 @@ class Credentials(_Declared):
         return token
 
     def value(self) -> dict[str, Any]:
-        """As an item of the administrative state: with its secrets, as plain text."""
+        """The credentials as an item of the administrative state, with the secrets as plain text."""
 
         def plain(value: Any) -> Any:
             if isinstance(value, SecretStr):
@@ -328,12 +329,13 @@ class Credentials(_Declared):
 
     @property
     def names(self) -> list[str]:
-        """The names of those that are given."""
+        """The names of the credentials that are given."""
         return sorted(self.value())
 
 
 def read_destination(fields: Mapping[str, Any]) -> Destination:
-    """Raises Rejected `bad_field` or `unknown_field`, which names the field and its rule."""
+    """The declaration in a request. Raises Rejected `bad_field` or `unknown_field`, which states the field and its
+    rule."""
     url, options = fields.get("url"), fields.get("options")
     system = _SYSTEMS.get(url.partition(":")[0]) if isinstance(url, str) else None
     if system is not None and options is not None:
@@ -343,7 +345,7 @@ def read_destination(fields: Mapping[str, Any]) -> Destination:
             raise rejection(error, _OPTIONS[system], "options") from None
         if isinstance(given, HttpOptions):
             try:
-                check_body(given.body, given.content_type)  # only here: older declarations stay readable
+                check_body(given.body, given.content_type)  # only here, so that older declarations stay readable
             except ValueError as error:
                 raise Rejected("bad_field", f"options.body: {error}", "options.body") from None
     try:
@@ -353,7 +355,7 @@ def read_destination(fields: Mapping[str, Any]) -> Destination:
 
 
 def read_credentials(fields: Mapping[str, Any]) -> Credentials:
-    """As `read_destination`; the error reveals none of the values."""
+    """The credentials in a request. Raises the same errors as `read_destination`, which reveal none of the values."""
     try:
         credentials = Credentials.model_validate(dict(fields))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Options of an HTTP endpoint."""
+"""Options for an HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ OnError = Literal["retry", "dead_letter"]
 
 
 class HttpOptions(BaseModel):
-    """`format`: the payload as it is (`raw`), or as a CloudEvent in `binary` or `structured` mode; `type` is the
-    event's. `content_type`: used if the message has no such header.
+    """`format`: the payload as it is (`raw`), or as a CloudEvent in `binary` or `structured` mode; `type` is the type
+    of the event. `content_type`: used if the message has no such header.
 
-    `headers`, `body`: templates; an empty body is the payload. `message_headers`: names of messages' headers that may
-    be headers of the request; empty: all that a message may set. `on_4xx`, `on_5xx`: what happens to the message after
-    such an answer. They do not apply to 408, 410, 425, 429 and 503, whose meaning is fixed.
+    `headers`, `body`: templates; if `body` is empty, the body is the payload. `message_headers`: the names of the
+    messages' headers that may become headers of the request; empty: all that a message may set. `on_4xx`, `on_5xx`:
+    whether to retry or give up after such an answer. They do not apply to 408, 410, 425, 429 and 503, whose meaning
+    is fixed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,7 +95,7 @@ class HttpOptions(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Version 0.1.0 cannot read a declaration with a field it does not know."""
+        """Leave out an empty `message_headers`: version 0.1.0 cannot read a declaration with an unknown field."""
         return {name: value for name, value in dump(self).items() if name != "message_headers" or value}
 
 

@@ -1,4 +1,4 @@
-"""Options of a NATS server, and the form of its users' keys."""
+"""Options for a NATS server, and the form of its users' keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, 
 from duemq.model.destinations.template import fill, parse_name
 
 NAMES: Final = ("topic", "key")
-"""Placeholders of a subject."""
+"""The placeholders in a subject."""
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
 _SERVERS_OWN: Final = ("$SYS", "$JS")
 _JWT: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+([A-Za-z0-9_.-]+)\s+-+END NATS USER JWT-")
@@ -18,15 +18,16 @@ _SEED: Final = re.compile(r"\bSU[A-D][A-Z2-7]{55}\b")
 
 
 class UserKey(NamedTuple):
-    """`seed`: of the nkey that signs. `jwt`: the account's statement about its user; empty if the server knows the
-    key."""
+    """`seed`: the seed of the nkey that signs. `jwt`: the account's statement about its user; empty if the server knows
+    the key."""
 
     seed: str
     jwt: str
 
 
 def read_user_key(text: str) -> UserKey:
-    """From a `.creds` file, or a seed alone. Raises ValueError, which reveals nothing of the text."""
+    """The key in the text of a `.creds` file, or in a seed alone. Raises ValueError, which reveals nothing of the
+    text."""
     seeds, jwt = _SEED.findall(text), _JWT.search(text)
     if len(seeds) != 1 or (jwt is None and text.strip() != seeds[0]):
         raise ValueError("it is the text of a .creds file with the JWT and the seed of a user, or a user's seed (SU…)")
@@ -34,9 +35,9 @@ def read_user_key(text: str) -> UserKey:
 
 
 class NatsOptions(BaseModel):
-    """`subject`: where messages are published; may contain `{{ topic }}` and `{{ key }}`. `jetstream`: a stream
-    acknowledges each message; else core NATS, which keeps none. `stream`: the stream that must capture the subject;
-    empty = any.
+    """`subject`: the subject to which messages are published; it may contain `{{ topic }}` and `{{ key }}`.
+    `jetstream`: a stream acknowledges each message; otherwise messages go to core NATS, which keeps none. `stream`: the
+    stream that must capture the subject; empty = any stream.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""Options of a RabbitMQ broker."""
+"""Options for a RabbitMQ broker."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from pydantic import (
 from duemq.model.destinations.template import parse_name
 
 SHORT_BYTES: Final = 255
-"""The most that AMQP's short strings hold: names, routing keys, message ids."""
+"""The most bytes in AMQP's short strings: names, routing keys and message ids."""
 NAMES: Final = ("topic", "key")
-"""Placeholders of a routing key."""
+"""The placeholders in a routing key."""
 
 
 class RabbitMqOptions(BaseModel):
-    """`exchange`: where messages are published; empty = the default exchange, whose routing keys are names of queues.
+    """`exchange`: the exchange to which messages are published; empty = the default exchange, whose routing keys are
+    names of queues.
 
-    `routing_key`: text in which `{{ topic }}` and `{{ key }}` stand for those of the message. `mandatory`: a message
-    that reaches no queue fails; otherwise it is lost. `persistent`: queues keep it across a restart of the broker.
-    `envelope`: the payload is a held task of `celery` or `dramatiq`, with its own exchange and routing key.
+    `routing_key`: text in which `{{ topic }}` and `{{ key }}` are replaced by those of the message. `mandatory`: a
+    message that reaches no queue fails; otherwise it is lost. `persistent`: queues keep messages across a restart of
+    the broker. `envelope`: the payload is a deferred task of `celery` or `dramatiq`, which has an exchange and a
+    routing key in it.
 
-    `stream`: the stream to publish to by the stream protocol, without the other options; empty: AMQP. `stream_port`: of
-    that protocol; 0 = 5552, and 5551 with TLS.
+    `stream`: the stream to which messages are published by the stream protocol, without the other options; empty: AMQP
+    is used. `stream_port`: the port of that protocol; 0 = 5552, and 5551 with TLS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,7 +68,7 @@ class RabbitMqOptions(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the default of `envelope`: version 0.2.0 cannot read a declaration with an unknown option."""
+        """Leave out the default of `envelope`: version 0.2.0 cannot read a declaration with an unknown option."""
         fields: dict[str, Any] = dump(self)
         if self.envelope == "none":
             fields.pop("envelope", None)

@@ -1,4 +1,4 @@
-"""Options of a Redis or Valkey server."""
+"""Options for a Redis or Valkey server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duemq.model.destinations.template import QUEUE, parse_name
 from duemq.model.settings import Duration
 
 NAMES: Final = ("topic", "key", "queue")
-"""Placeholders of a name."""
+"""The placeholders in a name."""
 TASK_NAMES: Final = {"celery": "{{ queue }}", "dramatiq": "dramatiq:{{ queue }}"}
 """The default names of the lists that Celery's and Dramatiq's workers read."""
 _DATABASE: Final = re.compile(r"/?|/[0-9]{1,5}")
@@ -20,14 +20,15 @@ _LONGEST_WINDOW_MS: Final = 7 * 86_400_000
 
 
 class RedisOptions(BaseModel):
-    """`kind`, `name`: what messages are added to; `{{ topic }}` and `{{ key }}` in the name are those of the message.
+    """`kind`, `name`: the stream, list or channel to which messages are added; `{{ topic }}` and `{{ key }}` in the
+    name are replaced by those of the message.
 
-    `max_length`: entries; 0 = any. At about this length a stream drops its oldest; a list takes no more. `dedup_window`
-    (ms): a repeat within this time after the last one is not added; 0: repeats are added. `envelope`: lists and
-    channels carry one value: JSON with all of the message, the payload alone (`none`), or a held task as its workers
-    read it (`celery`, `dramatiq`), whose queue is `{{ queue }}` in the name. `require_receiver`: a message without a
-    subscriber fails. `fsync`, `replicas`: a message counts as accepted only once the server has it on disk, and this
-    many replicas have it (WAITAOF, WAIT).
+    `max_length`: the most entries; 0 = any number. At about this length a stream drops its oldest entries, and a list
+    accepts no more. `dedup_window` (ms): a repeat within this time after the last one is not added; 0: repeats are
+    added. `envelope`: an entry of a list, or a message on a channel, is a single value: JSON with all of the message,
+    the payload alone (`none`), or a deferred task in the form that its workers read (`celery`, `dramatiq`), whose queue
+    replaces `{{ queue }}` in the name. `require_receiver`: a message without a subscriber fails. `fsync`, `replicas`: a
+    message is accepted only once the server has it on disk, and this many replicas have it (WAITAOF, WAIT).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +46,7 @@ class RedisOptions(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, fields: Any) -> Any:
-        """Tasks are in lists, with the names that their workers read by default."""
+        """Complete the options for tasks: they go to lists, by default to those that the workers read by default."""
         if isinstance(fields, dict) and (name := TASK_NAMES.get(str(fields.get("envelope")))):
             return {"kind": "list", "name": name} | fields
         return fields
@@ -74,7 +75,7 @@ class RedisOptions(BaseModel):
         return self
 
     def check_url(self, url: str) -> None:
-        """Raises ValueError."""
+        """Check the URL of the server. Raises ValueError."""
         parts = urlsplit(url)
         if not _DATABASE.fullmatch(parts.path) or parts.query or parts.fragment:
             raise ValueError("after host and port a Redis URL has at most the number of a database, such as /1")

@@ -1,5 +1,5 @@
-"""The error for an invalid declaration: the field, its rule, and an example if it has one. The given value is left out,
-because it may be a secret."""
+"""The error for an invalid declaration: it has the field, the field's rule, and its example if there is one. The given
+value is left out, because it may be a secret."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _NOUNS: Final[Mapping[Any, str]] = {
     bool: "true or false", int: "a whole number", float: "a number", str: "text", SecretStr: "text", tuple: "a list",
     Mapping: _OBJECT,
 }  # fmt: skip
-_OF_MEMBERS: Final = {"string": "text", "int": "a whole number"}  # of lists and mappings, by how the problem begins
+# What the members of lists and mappings must be, by how the kind of the problem begins.
+_OF_MEMBERS: Final = {"string": "text", "int": "a whole number"}
 
 
 class UrlError(ValueError):
-    """A problem with the URL that a validator of the whole declaration found."""
+    """A problem with the URL, found by a validator of the whole declaration."""
 
 
 def rejection(error: ValidationError, model: type[BaseModel], below: str = "") -> Rejected:
-    """The first problem, as Rejected `bad_field` or `unknown_field`. `model`: the parsed one. `below`: the field of
-    the request that holds it."""
+    """The first problem, as Rejected `bad_field` or `unknown_field`. `model`: the model that was parsed. `below`: the
+    field of the request that contains it."""
     problem = error.errors(include_url=False, include_input=False)[0]
     kind, place = problem["type"], ".".join(map(str, (*filter(None, [below]), *problem["loc"])))
     field, fields = _field_at(model, problem["loc"])
@@ -48,7 +49,7 @@ def rejection(error: ValidationError, model: type[BaseModel], below: str = "") -
 
 
 def _field_at(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[FieldInfo | None, Mapping[str, FieldInfo]]:
-    """The field at a place (None for a member of a list or mapping), and its sibling fields."""
+    """The field at a place (None for a member of a list or mapping), and all fields next to it."""
     field, fields = None, model.model_fields
     for number, part in enumerate(place):
         if number:

@@ -1,4 +1,4 @@
-"""Options of a RocketMQ cluster."""
+"""Options for a RocketMQ cluster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ TOPIC_CHARACTERS: Final = 127
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TAG: Final = re.compile(r"[^|\x00-\x1f\x7f-\x9f]*")
 NAMES: Final = ("topic",)
-"""Placeholders of a topic."""
+"""The placeholders in a topic."""
 
 
 class RocketMqOptions(BaseModel):
-    """`topic`: text in which `{{ topic }}` stands for the message's topic. `tag`: text, or `{{ label }}`: the first
-    label of the message; empty = none. `fifo`: the topic has type FIFO, and the key of a message is its message group.
+    """`topic`: text in which `{{ topic }}` is replaced by the message's topic. `tag`: text, or `{{ label }}` for the
+    first label of the message; empty = no tag. `fifo`: the topic has the type FIFO, and a message's key is its message
+    group.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,7 +47,7 @@ class RocketMqOptions(BaseModel):
         return tag
 
     def check_url(self, url: str) -> None:
-        """Raises ValueError."""
+        """Check the URL of the cluster. Raises ValueError."""
         parts = urlsplit(url)
         if parts.path not in ("", "/") or parts.query or parts.fragment:
             raise ValueError("a RocketMQ URL ends with the port of the proxy: topic and tag are options")
@@ -55,5 +56,5 @@ class RocketMqOptions(BaseModel):
 
 
 def legal_tag(tag: str) -> bool:
-    """Whether RocketMQ takes it."""
+    """Whether RocketMQ accepts the tag."""
     return bool(tag.strip() and _TAG.fullmatch(tag))

@@ -1,4 +1,4 @@
-"""The form of the secrets that sign webhooks. Errors reveal nothing of the secret."""
+"""The form of the secrets that sign webhooks. Errors reveal nothing about the secret."""
 
 from __future__ import annotations
 

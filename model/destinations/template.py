@@ -1,7 +1,7 @@
 """Texts with placeholders, such as `{{ key }}`: headers and bodies of HTTP requests, and names on brokers.
 
-A closed set of names and nothing else: no expressions, no loops, no filters. So a template cannot take long, reach
-anything but the message, or fail on one message and not on another.
+The placeholders are a closed set of names. There are no expressions, loops or filters, so a template cannot take long,
+read anything but the message, or fail for one message and not for another.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ _PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_]+(?:\.[!#$%&'*+.^_`|~0-9A-Za
 
 
 class Placeholder(NamedTuple):
-    """`name`: one of NAMES, or `header` with the name of a header of the message, in lower case, as `header`."""
+    """`name`: one of NAMES, or `header`; then `header` is the lower-case name of a header of the message."""
 
     name: str
     header: str = ""
 
 
 Parts = tuple[str | Placeholder, ...]
-"""Texts and placeholders, one after another."""
+"""The texts and placeholders of a template, in order."""
 TOPIC, KEY, LABEL, QUEUE = Placeholder("topic"), Placeholder("key"), Placeholder("label"), Placeholder("queue")
 
 
 def parse_template(text: str, names: Sequence[str] = NAMES) -> Parts:
-    """Raises ValueError for anything but placeholders of these `names`, which it lists."""
+    """The parts of a template. Raises ValueError for a `{{` that does not begin a placeholder with one of these
+    `names`, which the error lists."""
     parts: list[str | Placeholder] = []
     end = 0
     for match in _PLACEHOLDER.finditer(text):
@@ -43,7 +44,7 @@ def parse_template(text: str, names: Sequence[str] = NAMES) -> Parts:
 
 
 def parse_name(text: str, names: Sequence[str]) -> Parts:
-    """As `parse_template`, for a name without other braces: single braces are a mistyped placeholder."""
+    """See `parse_template`. A name may have no other braces: single braces must be a mistyped placeholder."""
     parts = parse_template(text, names)
     if any(brace in part for part in parts if isinstance(part, str) for brace in "{}"):
         raise ValueError(f"braces are for placeholders: {_allowed(names)}")
@@ -51,7 +52,7 @@ def parse_name(text: str, names: Sequence[str]) -> Parts:
 
 
 def fill(parts: Parts, values: Mapping[str, str]) -> str:
-    """The text, with `values` by the names of the placeholders."""
+    """The text, with the placeholders filled in. `values`: by the names of the placeholders."""
     return "".join([part if isinstance(part, str) else values[part.name] for part in parts])
 
 

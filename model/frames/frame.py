@@ -1,6 +1,7 @@
-"""The frames of `duemq-frames/1`: many requests and answers on one connection. docs/reference/frames.md specifies it.
+"""The frames of `duemq-frames/1`, by which one connection carries many requests and answers at a time.
+docs/reference/frames.md specifies the protocol.
 
-A frame is its size without these four bytes (u32), its kind (u8), its stream (u32) and a payload; numbers are
+A frame is its size, not counting the size field (u32), its kind (u8), its stream (u32) and a payload. Numbers are
 big-endian.
 """
 
@@ -18,20 +19,21 @@ PROTOCOL: Final = b"duemq-frames/1"
 PATH: Final = b"/v1/frames"
 MAX_PAYLOAD: Final = 256 << 10
 FIRST_CREDIT: Final = 256 << 10
-"""Bytes of an answer's body that the server may send before the client grants more."""
+"""How many bytes of an answer's body the server may send before the client grants more."""
 MAX_STREAMS: Final = 256
-"""Requests in flight on one connection."""
+"""The most requests in flight on one connection."""
 
-# From the client. Its REQUEST begins a stream, CREDIT (u32) grants bytes, CANCEL ends a stream.
+# Frames from the client: REQUEST begins a stream, CREDIT (u32) grants bytes, CANCEL ends a stream.
 REQUEST, CREDIT, CANCEL, PING = 1, 2, 3, 4
-# From the server. ANSWER begins an answer, DATA continues it.
+# Frames from the server: ANSWER begins an answer, DATA continues it.
 ANSWER, DATA, PONG, GOING_AWAY = 1, 2, 4, 5
 
 LAST, MORE, BROKEN_OFF = 0, 1, 2
-"""After a part of a body: it was the last, more follow, or no more follow though the body is incomplete."""
+"""What follows a part of a body: nothing, because it was the last part; more parts; or nothing, although the body is
+incomplete."""
 
 HEAD: Final = Struct(">IBI")
-ANSWER_HEAD: Final = Struct(">HBH")  # status, what follows, bytes of header lines
+ANSWER_HEAD: Final = Struct(">HBH")  # status, what follows (LAST, MORE or BROKEN_OFF), bytes of header lines
 NUMBER: Final = Struct(">I")
 _SIZE_BYTES, _REST_OF_HEAD = 4, HEAD.size - 4
 _METHOD: Final = re.compile(rb"[A-Z]{1,16}")
@@ -39,7 +41,7 @@ _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([\x20-\x7e\x80-\x
 
 
 class FrameError(DuemqError):
-    """The other side does not keep to the protocol: the connection ends, with this text."""
+    """The other side violated the protocol: the connection is closed, and this text is the reason."""
 
 
 class Frame(NamedTuple):
@@ -49,7 +51,7 @@ class Frame(NamedTuple):
 
 
 class FrameRequest(NamedTuple):
-    """`fields`: its headers, names in lower case."""
+    """`fields`: the headers of the request, with lower-case names."""
 
     method: str
     url: bytes
@@ -62,14 +64,14 @@ def pack(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Cuts what a connection receives into frames."""
+    """Cuts the data that a connection receives into frames."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     @property
     def waiting_bytes(self) -> int:
-        """Of an incomplete frame."""
+        """The number of bytes that were received of an incomplete frame."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -96,7 +98,8 @@ class FrameReader:
 
 
 def request_of(payload: bytes) -> FrameRequest:
-    """The request in a REQUEST: `METHOD TARGET`, its header lines, an empty line, the body. Raises FrameError."""
+    """The request in the payload of a REQUEST: `METHOD TARGET`, the header lines, an empty line, the body. Raises
+    FrameError."""
     head, separator, body = payload.partition(b"\n\n")
     line, *lines = head.split(b"\n")
     method, _, url = line.partition(b" ")
@@ -117,7 +120,7 @@ def pack_request(method: bytes, url: bytes, fields: Sequence[tuple[bytes, bytes]
 
 
 class FrameAnswer(NamedTuple):
-    """The begin of an answer. `what`: LAST, MORE or BROKEN_OFF; `body`: its first part."""
+    """The beginning of an answer. `what`: LAST, MORE or BROKEN_OFF; `body`: the first part of the body."""
 
     status: int
     what: int
@@ -126,7 +129,7 @@ class FrameAnswer(NamedTuple):
 
 
 def answer_of(payload: bytes) -> FrameAnswer:
-    """Raises FrameError."""
+    """The beginning of an answer, from the payload of an ANSWER. Raises FrameError."""
     try:
         status, what, size = ANSWER_HEAD.unpack_from(payload)
     except struct_error as error:

@@ -1,7 +1,7 @@
 """A bulk job: its order, its progress and its states. Pure. See docs/adr/0041.
 
-A job first writes its *plan* into a log: records that list the entries it applies to, in steps. Then it executes the
-plan. Its whole state is one small value, which the process that runs it writes about once a second.
+A job first writes its *plan* into a log: records that list, in steps, the entries to which the job applies. Then it
+executes the plan. Its whole state is one small value, which the process that runs the job writes about once a second.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ KINDS: Final[Mapping[str, int]] = {
     "redrive": REDRIVE, "purge": PURGE, "cancel": CANCEL, "move": MOVE, "move-with-expiry": MOVE_WITH_EXPIRY,
     "deliver-now": DELIVER_NOW,
 }  # fmt: skip
-"""The kinds of jobs, and the kinds of commands (`model/messages/message.py`) that they send."""
+"""The kinds of jobs, and the kind of command (`model/messages/message.py`) that each one sends."""
 OF_THE_DEAD: Final = frozenset(("redrive", "purge"))
-"""The kinds of jobs that apply to dead letters; the others apply to pending messages."""
+"""The kinds of jobs that apply to dead letters; all other kinds apply to pending messages."""
 
 MAX_REASONS: Final = 20
-"""How many reasons a job counts separately, for failed and for skipped entries; the rest count as `other`."""
+"""How many reasons a job counts separately, for failed and for skipped entries; all others are counted as `other`."""
 
 _REASON_CHARACTERS: Final = 300
-_LETTERS: Final = "23456789abcdefghijkmnpqrstuvwxyz"  # in the order of their bytes
+_LETTERS: Final = "23456789abcdefghijkmnpqrstuvwxyz"  # in ascending order, so that ids sort by time
 _TIME_LETTERS: Final = 9
 _ID: Final = re.compile(r"[a-z0-9]{12}")
 
@@ -47,7 +47,7 @@ class JobEvent(StrEnum):
     RESUME = "resume"
     CANCEL = "cancel"
     FINISH = "finish"  # the whole plan is executed
-    FAIL = "fail"  # it cannot continue, for a reason
+    FAIL = "fail"  # the job cannot continue, for a given reason
 
 
 JOB: Final = StateTable(
@@ -66,8 +66,8 @@ ENDED: Final = frozenset((JobState.DONE, JobState.CANCELLED, JobState.FAILED))
 
 
 class PlanPosition(NamedTuple):
-    """A job's place in its plan: the offset of a record of the log (or the first offset where the next one can be), the
-    number of the step in it, and how many entries of that step are settled."""
+    """A job's position in its plan: the offset of a record in the log (or the first offset at which the next record can
+    be), the number of the step in that record, and how many entries of the step have been counted."""
 
     offset: int
     step: int = 0
@@ -76,11 +76,12 @@ class PlanPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the caller ordered. `filter`: fields of the API, as given. `rate`: messages/s; None: unlimited.
+    """What the caller ordered. `filter`: the API's fields, as given. `rate`: messages/s; None: unlimited.
 
-    `topic`: where redrives go; empty: to the topic of each. `due` (epoch ms) or `shift` (ms): of a move. `source`: the
-    topic whose records are the dead letters; empty: duemq's own. `caller`: whose names the prefix of the filter means
-    (`Grant.namespace`); None: the filter has no prefix.
+    `topic`: the topic for redrives; empty: each message goes to its own topic. `due` (epoch ms) or `shift` (ms): the
+    new time for a move. `source`: the topic whose records are the dead letters; empty: the dead letters of duemq
+    itself. `caller`: the caller whose names the filter's prefix means (`Grant.namespace`); None: the filter has no
+    prefix.
     """
 
     kind: str
@@ -95,10 +96,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`plan_start`: the offset of the log after which its plan begins. `total`: entries of the plan; None while it is
-    being written. `claimed`: entries that may have been started; it is written before more are started. `skipped`,
-    `failed`: counts by reason. `by`: the caller who created it, or last resumed it. `owner`: the process that runs it;
-    empty for none. `once`: digests of the Idempotency-Key it was created with, and of the body; None without."""
+    """`plan_start`: the offset in the log after which the job's plan begins. `total`: the number of entries in the
+    plan; None while the plan is being written. `claimed`: how many entries may have been started; this is written
+    before more entries are started. `skipped`, `failed`: counts by reason. `by`: the caller that created the job, or
+    last resumed it. `owner`: the process that runs the job; empty for none. `once`: the digests of the Idempotency-Key
+    with which the job was created, and of the request's body; None without such a key."""
 
     id: str
     order: Order
@@ -119,17 +121,17 @@ class Job:
 
     @property
     def counted(self) -> int:
-        """Entries whose outcomes are known and counted."""
+        """The number of entries whose outcomes are known and counted."""
         return self.done + sum(self.skipped.values()) + sum(self.failed.values())
 
     @property
     def needs_work(self) -> bool:
-        """Whether a process must run it. A paused or cancelled job needs one, too, until all outcomes of started
-        entries are known."""
+        """Whether a process must run the job. A paused or cancelled job needs this, too, until the outcomes of all
+        started entries are known."""
         return self.state is JobState.RUNNING or self.counted < self.claimed
 
     def after(self, event: JobEvent, at: int, reason: str = "") -> Job:
-        """The job after an event `at` ms. Raises IllegalStep."""
+        """The job after an event at this time (epoch ms). Raises IllegalStep."""
         state = JOB.next(self.state, event)
         return replace(
             self, state=state, ended_at=at if state in ENDED else 0, reason=reason[:_REASON_CHARACTERS] or self.reason
@@ -150,14 +152,14 @@ class Job:
         return replace(self, done=done, skipped=skipped, failed=failed, position=position)
 
     def tag(self, step: int) -> str:
-        """The tag of the commands of a step (`model/messages/row_notes.py`)."""
+        """The tag for the commands of a step (`model/messages/row_notes.py`)."""
         return f"{self.id}/{step}"
 
     def value(self) -> dict[str, Any]:
-        """As the administrative state has it.
+        """The job as an item of the administrative state.
 
-        An older version ignores fields of a filter that it does not know, and would apply the job to more messages. It
-        cannot read `caller` or `once`, so it leaves a job with either alone.
+        An older version ignores filter fields that it does not know, so it would apply the job to more messages. But it
+        cannot read `caller` or `once`, so it does not run a job that has one of them.
         """
         value = asdict(self) | {"position": list(self.position)}
         if self.once is None:
@@ -168,7 +170,7 @@ class Job:
 
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> Job:
-        """Raises KeyError, TypeError or ValueError."""
+        """The job in an item. Raises KeyError, TypeError or ValueError."""
         fields = dict(value)
         fields["order"] = Order(**fields["order"])
         fields["position"] = PlanPosition(*fields["position"])

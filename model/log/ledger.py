@@ -1,7 +1,7 @@
-"""The ledger: one entry per committed cycle of a shard, with its answers; and barriers between masters.
+"""The ledger: one entry for each committed cycle of a shard, with the cycle's answers, and barriers between masters.
 
-Together with the commands it is the whole history of a shard. An entry is JSON, so that an operator can read it with
-any Kafka tool; answers of consecutive commands are run-length coded (a bulk cancel of 10,000 is one run).
+Together with the commands, the ledger is the whole history of a shard. An entry is JSON, so that an operator can read
+it with any Kafka tool. The answers to consecutive commands are run-length coded (a bulk cancel of 10,000 is one run).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _FORMATS = (1, ENTRY_FORMAT)  # format 1 has no barriers, and entries without `e
 
 
 class Answer(IntEnum):
-    """The ledger's answer to one command. Commands without an answer were plain schedules, and were accepted."""
+    """The ledger's answer to one command. A command without an answer was a plain schedule, and was accepted."""
 
-    OK = 0  # cancelled, moved, sent at once, redriven, purged
+    OK = 0  # cancelled, moved, delivered now, redriven or purged
     DUPLICATE = 1  # the name exists with the same content
     CONFLICT = 2  # the name exists with other content
-    DELIVERED = 3  # too late: it has been delivered
+    DELIVERED = 3  # too late: the message has been delivered
     CANCELLED_BEFORE = 4
-    UNKNOWN = 5  # no such message (any more)
-    DEAD = 6  # it ended in the dead letters
-    NOT_DEAD = 7  # a redrive of a message that is not in the dead letters
+    UNKNOWN = 5  # there is no such message, or no longer
+    DEAD = 6  # the message has become a dead letter
+    NOT_DEAD = 7  # a redrive of a message that is not a dead letter
     ACCEPTED = 8  # a named schedule that is the first of its name
-    MALFORMED = 9  # an unreadable record; it went to the dead letters
-    FILE_PENDING = 10  # a file to import: a later entry has its outcome
+    MALFORMED = 9  # an unreadable record, which has become a dead letter
+    FILE_PENDING = 10  # a file to import: a later entry will have its outcome
     FILE_DUPLICATE = 11  # a file with the same content is pending or imported
-    REPEATED = 12  # the same step of the same job has made this change before
-    CHANGED_BEFORE = 13  # another step of the same job, perhaps a forgotten one, has changed this message
-    EXHAUSTED = 14  # no redrive is left, or it would be due after its expiry
+    REPEATED = 12  # the same step of the same job made this change before
+    CHANGED_BEFORE = 13  # another step of the same job, perhaps a forgotten step, has changed this message
+    EXHAUSTED = 14  # no redrive is left, or the message would be due after its expiry
     PURGED = 15  # a redrive or purge of a message that was purged from the dead letters
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredMessage:
-    """A due message that the cycle did not deliver: moved from `key` to `to`, or (None) to the dead letters."""
+    """A due message that the cycle did not deliver. It was moved from `key` to `to`, or (None) became a dead letter."""
 
     key: bytes
     to: bytes | None
@@ -54,8 +54,8 @@ class DeferredMessage:
 
 
 class FileDecision(NamedTuple):
-    """The outcome of the file in the command at `offset`: `rows` messages are pending, whose keys sum up to `checksum`;
-    or it was refused for a `reason`, and has none."""
+    """The outcome for the file in the command at `offset`: `rows` messages are pending, and the checksum of their keys
+    is `checksum`; or the file was refused for a `reason`, and there are no messages."""
 
     offset: int
     rows: int
@@ -64,7 +64,7 @@ class FileDecision(NamedTuple):
 
 
 class OutcomeCounts(NamedTuple):
-    """Messages since the shard began: accepted = delivered + cancelled + dead + pending."""
+    """The numbers of messages since the shard began: accepted = delivered + cancelled + dead + pending."""
 
     accepted: int = 0
     delivered: int = 0
@@ -79,23 +79,24 @@ NO_OUTCOMES = OutcomeCounts()
 class Entry:
     """One committed cycle.
 
-    `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending keys up
-    to this one are delivered; `at`: commit time, epoch ms. `pending` and `checksum`: what every replica must hold after
-    it. `outcomes`: how many messages the shard ever accepted, and how they ended; they always add up. `horizon`:
-    messages that were due before this time (epoch ms) are unknown from the next entry on; replicas may forget them.
+    `number` counts entries from 0; `applied` (V): commands below this offset are applied; `cursor` (T): pending
+    messages with keys up to this one are delivered; `at`: the time of the commit, epoch ms. `pending` and `checksum`:
+    the number of pending messages and the checksum of their keys, which every replica must have after this entry.
+    `outcomes`: how many messages the shard ever accepted, and how they ended; the numbers always add up. `horizon`:
+    messages that were due before this time (epoch ms) are unknown from the next entry on, so replicas may forget them.
     `end_horizon`: the same for messages that were cancelled or died before this time, whenever they were due.
     `imported`: files whose messages are pending from this entry on, and files that were refused.
 
-    `lost`: commands that the log dropped before any master had read them, as [first, end) offsets; None for none.
-    `base`: set if an operator made the replica at entry `base` the truth (`duemq shard recover`): this entry follows
+    `lost`: the commands that the log dropped before any master had read them, as offsets [first, end); None for none.
+    `base`: if an operator declared the replica at entry `base` to be right (`duemq shard recover`), this entry follows
     that one, and the entries between the two are void. Else None.
 
-    `named`: the first key of the message that a change by name meant, by the offset of the change. The id in the answer
-    follows from it. Only the first changes of a cycle are listed, and none that was answered UNKNOWN. Entries of an
-    older duemq have none.
+    `named`: for each change by name, by the offset of its command, the first key of the changed message. The id in the
+    answer is made from this key. Only the first changes of a cycle are listed, and none that was answered UNKNOWN.
+    Entries from an older version of duemq list none.
 
-    `topics`: other topics that the cycle wrote to. A broker may have left its transaction open there. None if they are
-    not listed: there were more than MAX_LISTED_TOPICS, or an older duemq committed the cycle.
+    `topics`: the other topics that the cycle wrote to. A broker may have left the cycle's transaction open there. None
+    if they are not listed: there were more than MAX_LISTED_TOPICS, or an older version of duemq committed the cycle.
     """
 
     number: int
@@ -117,7 +118,8 @@ class Entry:
     _encoded: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def encode(self) -> bytes:
-        """Encoded once: a master writes an entry to its ledger and to its store."""
+        """The entry as bytes. It is encoded only once, because a master writes it both to the ledger and to its
+        store."""
         if not self._encoded:
             self._encoded.append(self._encode())
         return self._encoded[0]
@@ -151,7 +153,7 @@ class Entry:
 
     @staticmethod
     def decode(raw: bytes) -> Entry:
-        """Raises CorruptStore for bytes that are no entry of a format this version knows."""
+        """Raises CorruptStore for bytes that are not an entry in a format that this version knows."""
         try:
             d = orjson.loads(raw)
             if d["v"] not in _FORMATS:
@@ -178,11 +180,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What a new master appends before it reads the ledger. `entry`: the last one it had then; `at`: epoch ms.
-    `cluster`: the id of its cluster, empty if an older duemq wrote it.
+    """A record that a new master appends before it reads the ledger. `entry`: the last entry that the master had then;
+    `at`: epoch ms. `cluster`: the id of its cluster, empty if an older version of duemq wrote the barrier.
 
-    The append is fenced and reaches the partition's true leader, so that no entry of an older master can come after
-    it. A reader that reaches the barrier has read every earlier entry.
+    The append is fenced and goes to the partition's true leader, so no entry of an older master can come after the
+    barrier. A reader that reaches the barrier has read every earlier entry.
     """
 
     entry: int
@@ -197,7 +199,7 @@ class Barrier:
 
 
 def read_ledger(raw: bytes) -> Entry | Barrier:
-    """A record of the ledger. Raises CorruptStore as `Entry.decode` does."""
+    """Decode a record of the ledger. Raises CorruptStore as `Entry.decode` does."""
     if raw.startswith(_BARRIER_START):
         try:
             d = orjson.loads(raw)
@@ -225,7 +227,7 @@ def _pair(value: list[int] | None) -> tuple[int, int] | None:
 
 
 def _runs(answers: Iterable[tuple[int, Answer]]) -> list[tuple[int, int, int]]:
-    """(first offset, how many, answer) of consecutive commands with the same answer."""
+    """The runs of consecutive commands with the same answer, as (first offset, number of commands, answer)."""
     runs = []
     for (_, code), run in groupby(enumerate(answers), lambda item: (item[1][0] - item[0], item[1][1])):
         offsets = [offset for _, (offset, _) in run]

@@ -1,8 +1,8 @@
 """Reads the headers of dead letters written by duemq, its consumers, Kafka's brokers for share groups (KIP-1191), Kafka
 Streams (KIP-1034), Kafka Connect (KIP-298) or Spring for Apache Kafka.
 
-All write text except Spring, which writes the partition as 32 bits and the offset as 64, big endian. Any client may
-have written a record, so a header that cannot be read counts as absent.
+All of them write text, except that Spring writes the partition as 32 bits and the offset as 64 bits, big endian. Any
+client may have written a record, so a header that cannot be read is treated as absent.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ _SPRING: Final = "kafka_dlt-"
 _CONSUMER: Final = "x-duemq-"
 
 REDRIVES: Final = "x-duemq-redrives"
-"""How often the record was redriven out of a topic of dead letters. It stays when a consumer sends the record back."""
+"""How often the record was redriven from a topic of dead letters. The header stays when a consumer sends the record
+back."""
 REDRIVEN_FROM: Final = "x-duemq-redriven-from"
-"""Topic, partition and offset of the dead letter that a record was, as `TOPIC/PARTITION/OFFSET`."""
+"""Topic, partition and offset of the dead letter from which a record was redriven, as `TOPIC/PARTITION/OFFSET`."""
 
 DESTINATION: Final = "destination."
-"""Prefix of topics for a single destination; `dlq.destination.NAME` has the messages that died there."""
+"""Prefix of the topics for a single destination; `dlq.destination.NAME` has the destination's dead letters."""
 
 REDRIVEN_ORIGIN: Final = "x-duemq-redriven-origin"
-"""Topic, partition and offset of the first record of a dead letter, as `TOPIC/PARTITION/OFFSET`, however often it died
-and was redriven since."""
+"""Topic, partition and offset of the first record that became a dead letter, as `TOPIC/PARTITION/OFFSET`. It stays the
+same however often the message died and was redriven since."""
 
 REDRIVEN_ID: Final = "duemq-redriven-id"
-"""The id that consumers see of a redriven record: the id of the message that died, so a receiver that had processed it
-recognizes it. No sender may use the header's name."""
+"""The id that consumers see for a redriven record: the id of the message that died, so that a receiver that has already
+processed this message recognizes it. No sender may use a header with this name."""
 
 
 TOPICS: Final = (f"{DEAD}*",)
@@ -42,9 +43,9 @@ TOPICS: Final = (f"{DEAD}*",)
 
 
 class LetterOrigin(NamedTuple):
-    """Where a dead letter came from, from its headers. `writer`: `duemq`, `consumer`, `share group`, `streams`,
-    `connect` or `spring`. `topic`: empty if a malformed record names none. `partition`, `offset`: -1 if unknown.
-    `attempts`: failed deliveries."""
+    """Where a dead letter came from, according to its headers. `writer`: `duemq`, `consumer`, `share group`, `streams`,
+    `connect` or `spring`. `topic`: empty if a malformed record has none. `partition`, `offset`: -1 if unknown.
+    `attempts`: the number of failed deliveries."""
 
     writer: str
     topic: str
@@ -57,7 +58,7 @@ class LetterOrigin(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """The headers of one writer. The first one is required."""
+    """The names of one writer's headers. The header for `topic` is required."""
 
     writer: str
     topic: str
@@ -73,7 +74,7 @@ _DUEMQ: Final = _Names(
     "duemq", "duemq-topic", reason="duemq-reason", error="duemq-error", attempts=SHARE_GROUP + "delivery.count"
 )
 MALFORMED: Final = "malformed"
-"""duemq's reason for a record of a Kafka client that it cannot understand; the record may name no topic."""
+"""duemq's reason for a record from a Kafka client that it cannot understand; the record may have no topic in it."""
 
 _WRITERS: Final = (
     _Names(
@@ -101,13 +102,13 @@ _WRITERS: Final = (
 
 
 def origin_of(headers: Headers) -> LetterOrigin | None:
-    """Where a dead letter came from; None if its headers do not say. Headers of duemq win: the sender may have written
-    headers that look like another writer's. Of several other writers, the first in the list above wins: it wrote
-    last."""
+    """Where a dead letter came from; None if its headers do not say. duemq's headers take precedence, because the
+    sender may have written headers that look like another writer's. If there are headers from several other writers,
+    the first writer in the list above takes precedence: it wrote last."""
     values = {name: value for name, value in headers if value is not None}
     writers: tuple[_Names, ...] = _WRITERS
     is_malformed = _text(values.get("duemq-reason")) == MALFORMED
-    if is_malformed or ("duemq-topic" in values and "duemq-reason" in values):  # consumers keep neither
+    if is_malformed or ("duemq-topic" in values and "duemq-reason" in values):  # consumers keep neither header
         values = {name: value for name, value in reversed(headers) if value is not None}  # the sender's come last
         writers = (_DUEMQ,)
     for names in writers:
@@ -123,13 +124,13 @@ def origin_of(headers: Headers) -> LetterOrigin | None:
 
 
 def own_headers(headers: Headers) -> Iterable[tuple[str, bytes | None]]:
-    """The headers of a record before it died."""
+    """The headers that a record had before it died."""
     prefixes = (SHARE_GROUP, _STREAMS, _CONNECT, _SPRING, _CONSUMER, "duemq-")
     return (pair for pair in headers if not pair[0].startswith(prefixes))
 
 
 def labels_in(headers: Headers) -> tuple[str, ...]:
-    """The labels it was scheduled with."""
+    """The labels with which the message was scheduled."""
     values = dict(headers)
     text = _text(values.get("duemq-labels") or values.get("x-duemq-labels"))
     return tuple(text.split(",")) if text else ()
@@ -143,8 +144,8 @@ def id_of(headers: Headers) -> str:
 
 
 def home_of(topic: str) -> str:
-    """The topic of the destination whose dead letters are in `topic`. They go back only there, because other topics
-    have other readers. Empty if `topic` belongs to no destination."""
+    """The topic of the destination whose dead letters are in `topic`. The letters are redriven only to this topic,
+    because other topics have other readers. Empty if `topic` belongs to no destination."""
     group = group_of_letters(topic)
     return group if group.startswith(DESTINATION) else ""
 
@@ -160,7 +161,7 @@ def first_place(headers: Headers) -> str:
 
 
 def redrives_in(headers: Headers) -> int:
-    """How often it was redriven out of a topic of dead letters."""
+    """How often the record was redriven from a topic of dead letters."""
     return max(_number(dict(headers).get(REDRIVES), 0), 0)
 
 

@@ -14,11 +14,11 @@ _ENDED = Struct(">BQH")
 
 
 class EndedMessage(NamedTuple):
-    """A message that was cancelled, died, or was purged from the dead letters, `at` ms. `row` has no payload, unless
-    the message may be redriven (dead). `reason`: of its death; of a cancel its caller (`model/callers/caller.py`), or
-    the tag if a job cancelled it (`model/messages/row_notes.py`).
+    """A message that was cancelled, died, or was purged from the dead letters, `at` this time (epoch ms). `row` has no
+    payload, unless the message is dead and may be redriven. `reason`: why it died; for a cancel the caller
+    (`model/callers/caller.py`), or the tag if a job cancelled it (`model/messages/row_notes.py`).
 
-    `row` is empty if a message was cancelled in a delay file: its row is read from there later.
+    `row` is empty if the message was cancelled in a delay file: the row is read from the file later.
     """
 
     status: int
@@ -28,7 +28,7 @@ class EndedMessage(NamedTuple):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of the job steps that changed the message; if it was cancelled, only of the step that did."""
+        """The tags of the job steps that changed the message; if a step cancelled it, only the tag of that step."""
         if self.status != CANCELLED:
             return tags_of(self.row)
         return () if not self.reason or is_caller(self.reason) else (self.reason,)

@@ -1,10 +1,11 @@
 """Message ids: opaque, URL-safe text of 32 characters that locates a message and cannot be forged.
 
-An id holds shard, first due time, offset and row, and a 48-bit keyed checksum (BLAKE2b) over them. Lookup needs no
-index, an id survives every move, and a forged id is simply unknown. The checksum's key is generated once per cluster.
+An id contains the shard, first due time, offset and row, and a 48-bit keyed checksum (BLAKE2b) over them. A lookup
+needs no index, an id stays valid when the message is moved, and a forged id is simply unknown. The checksum's key is
+generated once per cluster.
 
-A message without delay never enters a shard. Its id has the shard `DIRECT`, the time of ingress, a unique number and
-the CRC-32 of its topic. If such an id was issued, the message was delivered at that time.
+A message without delay never enters a shard. Its id has the shard `DIRECT`, the time at which duemq received it, a
+unique number and the CRC-32 of its topic. If such an id was issued, the message was delivered at that time.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from duemq.model.topics.rules import ID_CHARS
 DIRECT = 0xFFFF
 MAX_OFFSET = 1 << 48
 RESTORED = "restored"
-"""A file in the folder of a restored log. The log lost the records after its backup and must not assign their offsets
-again, because ids contain them. The file exists until the log has left a gap (ADR 59)."""
+"""A file in the folder of a restored log. The log lost the records that came after its backup, and must not assign
+their offsets again, because ids contain offsets. The file exists until the log has left a gap (ADR 59)."""
 _MAC_BYTES = 6
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _SPLIT = Struct(">HHIHII")  # shard, due 16+32 bits, offset 16+32 bits, row
 SPLIT_FIELDS = [
     ("shard", ">u2"), ("due_high", ">u2"), ("due", ">u4"), ("offset_high", ">u2"), ("offset", ">u4"), ("row", ">u4"),
 ]  # fmt: skip
-"""The part of an id before its checksum, for numpy."""
+"""The part of an id before its checksum, as a numpy dtype."""
 _SPLIT_DTYPE = np.dtype(SPLIT_FIELDS)
 
 
@@ -50,12 +51,13 @@ class MessageId(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The key the message was first placed under."""
+        """The first key of the message."""
         return make_key(self.due, self.offset, self.row)
 
 
 def peek(text: str) -> MessageId:
-    """Read an id without checking it, for tools that only sort or count. Never decide by it. Raises ValueError."""
+    """Read an id without checking it, for tools that only sort or count. Never base a decision on it. Raises
+    ValueError."""
     return _unpack(urlsafe_b64decode(text))
 
 
@@ -77,14 +79,14 @@ class IdCodec:
         return self.issue_bytes(shard, due, offset, row).decode()
 
     def issue_bytes(self, shard: int, due: int, offset: int, row: int = 0) -> bytes:
-        """The id as ASCII bytes, as it stands in the header `duemq-id`."""
+        """The id as ASCII bytes, as in the header `duemq-id`."""
         body = _SPLIT.pack(shard, due >> 32, due & 0xFFFF_FFFF, offset >> 32, offset & 0xFFFF_FFFF, row)
         mac = self._keyed.copy()
         mac.update(body)
         return b2a_base64(body + mac.digest(), newline=False).translate(_URL_SAFE)
 
     def issue_many(self, shard: int, dues: npt.NDArray[np.int64], offset: int, first_row: int) -> list[bytes]:
-        """The ids of an imported file's rows, `first_row` and on, which are due at `dues`."""
+        """The ids of an imported file's rows from `first_row` on, which are due at `dues`."""
         fields = np.empty(len(dues), _SPLIT_DTYPE)
         fields["shard"], fields["row"] = shard, np.arange(first_row, first_row + len(dues))
         fields["due_high"], fields["due"] = dues >> 32, dues & 0xFFFF_FFFF
@@ -96,7 +98,7 @@ class IdCodec:
             mac = keyed()
             mac.update(body)
             parts += (body, mac.digest())
-        # An id has 24 bytes, so base64 of many joined ids is the joined base64 of each.
+        # An id has 24 bytes, a multiple of 3, so the base64 of many joined ids is the joined base64 of each.
         text = b2a_base64(b"".join(parts), newline=False).translate(_URL_SAFE)
         return [text[at : at + ID_CHARS] for at in range(0, len(text), ID_CHARS)]
 
@@ -108,5 +110,5 @@ class IdCodec:
             message_id = _unpack(urlsafe_b64decode(text))
         except ValueError:
             return None
-        # Issuing it again and comparing the text also refuses other spellings of the same bytes.
+        # Issuing the id again and comparing the text also refuses other spellings of the same bytes.
         return message_id if self.issue(*message_id) == text else None

@@ -1,11 +1,11 @@
-"""The command to import a file of many messages, and the words for its outcome.
+"""The command to import a file of many messages.
 
-The writer of such a file (docs/guides/delay-files.md) appends one record for it to a partition of the buffer topic. Its
-only duemq header is `duemq-import`, a JSON object with the fields of `ImportCommand`:
+The writer of such a file (docs/guides/delay-files.md) appends one record for the file to a partition of the buffer
+topic. The record's only duemq header is `duemq-import`, a JSON object with the fields of `ImportCommand`:
 
     {"path": "/shared/orders.parquet", "sha256": "5d1c…", "size": 81234567, "window": 1795264200000, "rows": 1000000}
 
-All keys get the record's offset: row `i` of the file is the message `due_ms | offset | i`.
+All messages have the record's offset in their keys: row `i` of the file has the key `due_ms | offset | i`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from duemq.model.messages.record import pack_record
 from duemq.model.timing import LAST_MS, WINDOW_MS, shown
 
 HEADER = "duemq-import"
-FORMER_HEADER = "duemq-adopt"  # logs of format 1 have it; it is still read
+FORMER_HEADER = "duemq-adopt"  # in logs of format 1; it is still read
 MAX_ROWS = 2**31 - 1  # a key has 32 bits for the row
-MAX_FILES = 20_000  # of one batch: a year has 17,520 windows
+MAX_FILES = 20_000  # in one batch: a year has 17,520 windows
 REASON_CHARACTERS = 300
 _PATH_BYTES = 4_096
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # isprintable differs between Pythons, so replicas would differ
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # isprintable differs between Python versions, so replicas would differ
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCommand:
-    """A file to import. `window`: its start in ms; `size` in bytes; `sha256` in hex.
+    """A file to import. `window`: the start of its window in ms; `size` in bytes; `sha256` in hex.
 
     `link`: the file may be linked instead of copied, because it will not change any more.
     """
@@ -50,7 +50,7 @@ class ImportCommand:
 
     @staticmethod
     def decode(raw: bytes) -> ImportCommand:
-        """Raises Rejected `bad_json`, and as `of` does."""
+        """Raises Rejected `bad_json`, and the errors that `of` raises."""
         try:
             document = orjson.loads(raw)
         except ValueError as error:
@@ -61,7 +61,7 @@ class ImportCommand:
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> ImportCommand:
-        """Raises Rejected `bad_field` or `unknown_field` with the field."""
+        """The command in a JSON object. Raises Rejected `bad_field` or `unknown_field` with the field."""
         for name in ("path", "sha256", "size", "window", "rows"):
             if name not in document:
                 raise Rejected("bad_field", f"{name} is missing", name)
@@ -97,15 +97,15 @@ class ImportCommand:
 
 
 def cut(reason: str) -> str:
-    """A reason for the ledger, of bounded length however long the names in it are."""
+    """A reason for the ledger, cut to a bounded length, however long the names in it are."""
     return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 3]}..."
 
 
 def shard_of_content(sha256: str, shards: int) -> int:
-    """The shard that imports a file: the same for the same content, so that it is imported once."""
+    """The shard that imports a file. It is the same for the same content, so that a file is imported only once."""
     return int(sha256[:8], 16) % shards
 
 
 def import_frame(import_command: ImportCommand) -> bytes:
-    """The frame of the command."""
+    """The frame of the command to import a file."""
     return pack_record(None, ((HEADER, import_command.encode()),), b"")

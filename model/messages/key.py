@@ -1,10 +1,10 @@
 """The key of a pending message: `due_ms | offset | row`, 20 bytes, big endian, so that byte order is delivery order.
 
-* `due_ms` (u64): when it is due, epoch milliseconds.
+* `due_ms` (u64): when the message is due, epoch milliseconds.
 * `offset` (u64): the offset of the command that set this key (its schedule, or its latest move).
 * `row` (u32): the row in an imported file; 0 for every message that came as a command.
 
-Keys travel as `bytes` on hot paths; only these helpers know the layout.
+Keys are passed as `bytes` on hot paths; only the functions in this module know the layout.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def checksum_of_rows(dues: npt.NDArray[np.int64], offset: int, first_row: int) -
 
 
 def _mix(dues: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.uint64]) -> int:
-    """Changes `dues` in place."""
+    """The sum of the mixed keys. Changes `dues` in place."""
     x = dues
     x ^= offsets * np.uint64(0x9E3779B97F4A7C15)
     x ^= rows << np.uint64(40)

@@ -1,24 +1,27 @@
-"""Incoming messages: a producer's message (`Draft`), and the commands that a shard gets.
+"""Incoming messages: a producer's message (`Draft`), and the commands that a shard reads.
 
-The envelope of a command holds everything but the payload. It travels in one record header, `duemq-command`, beside
-the payload as the record's value.
+The envelope of a command contains everything but the payload. It is in one record header, `duemq-command`, and the
+payload is the record's value.
 
     envelope = kind (u8) | format (u8) | bytes of the envelope (u32) | due ms (u64) | expires ms (u64, 0 = never)
              | lengths of topic (u8), key (u16, 0xFFFF = none), labels (u16), name (u8)
              | header count (u16), bytes (u32)
              | topic | key | labels (joined by LF) | packed headers | name | fingerprint (16 bytes, if named)
 
-A change of an existing message has a first key (20 bytes) and a due time (ms) after those bytes; with terms it also has
-the redrive limit (u16) | lengths of tag, topic (u8) | tag | topic. The payload of its record is the caller
-(`model/callers/caller.py`), or empty.
+The envelope for a change of an existing message has kind, format and size, followed by a first key (20 bytes) and a due
+time (ms); with terms it also has the redrive limit (u16) | lengths of tag, topic (u8) | tag | topic. The record's
+payload is the caller (`model/callers/caller.py`), or empty.
 
 Any client with write access to the buffer topic can write an envelope, so nothing in it is trusted before
-`read_schedule` or `read_change` has validated it. Later code in a shard never raises because of a producer's bytes.
+`read_schedule` or `read_change` has validated it. Later code in a shard never raises an error because of a producer's
+bytes.
 
 An envelope has its null marks (`model/messages/record.py`) as the value of a first header `duemq-null`, which no sender
-may use. Version 0.1.0 finds marks after the headers malformed; it delivers that header and empty values.
+may use. To version 0.1.0, an envelope with marks after the headers is malformed; with `duemq-null`, it delivers that
+header and empty values.
 
-To change the layout, raise `FORMAT` here and the version in `storage/data_folder.py`, and teach the reader both.
+To change the layout, raise `FORMAT` here and the version in `storage/data_folder.py`, and make the reader accept both
+formats.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ from duemq.model.topics.topic_names import is_of_another
 FORMAT = 1
 MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE, MOVE_WITH_EXPIRY = range(8)
 MOVES = (MOVE, MOVE_WITH_EXPIRY)
-"""The kinds of changes that have a due time. The second moves the expiry of the message by as much; it has terms."""
+"""The kinds of changes that have a due time. The second kind also moves the message's expiry by the same time; it has
+terms."""
 
 ENVELOPE = Struct(">BBIQQBHHBHI")
 NO_KEY = 0xFFFF
@@ -57,7 +61,7 @@ COMMAND_BODY = HEAD.size + _COMMAND_HEAD  # where the envelope starts in a comma
 
 @lru_cache(maxsize=4_096)
 def _command_start(size: int) -> bytes:
-    """The start of a command's frame whose envelope has this size."""
+    """The start of the frame of a command whose envelope has this size."""
     return HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
 
 
@@ -67,14 +71,15 @@ _CHANGE_BYTES = COMMAND_BODY + _CHANGE.size
 _TERMS = Struct(f">BBI{KEY_BYTES}sQHBB")
 _TERMS_BYTES = COMMAND_BODY + _TERMS.size
 _TAG = re.compile(rb"[a-z0-9]{1,32}/[0-9]{1,10}")
-_TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
+_TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # position of the topic in a schedule's frame
 
 _TOPIC = re.compile(TOPIC.pattern.encode())
-_new_schedule = tuple.__new__  # half the time of `Schedule._make`
+_new_schedule = tuple.__new__  # takes half the time of `Schedule._make`
 
 
 class Schedule(NamedTuple):
-    """The head of a schedule command's envelope. `due`, `expires` in ms; the others in bytes or counts."""
+    """The head of a schedule command's envelope. `due`, `expires`: ms; all other fields are kinds, sizes (bytes) or
+    counts."""
 
     kind: int
     format: int
@@ -90,7 +95,7 @@ class Schedule(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A valid message from a producer. `due` is None for one that goes straight to its topic."""
+    """A valid message from a producer. `due` is None for a message that goes straight to its topic."""
 
     topic: str
     payload: bytes | None
@@ -105,9 +110,9 @@ class Draft(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The terms of a change. `tag`: of its job step, so that a step is applied once however often it is sent; empty for
-    none. Of a redrive: how often a message may be redriven in total (0: without limit), and the topic; empty: the
-    message's own."""
+    """The terms of a change. `tag`: the tag of its job step, by which a step is applied only once, however often it is
+    sent; empty for none. For a redrive, `most_redrives`: how often a message may be redriven in total (0: without
+    limit); `topic`: the topic to redrive to; empty: the message's own."""
 
     tag: str = ""
     most_redrives: int = 0
@@ -117,8 +122,8 @@ class Terms(NamedTuple):
 class Change(NamedTuple):
     """A command about an existing message: cancel, move (with or without its expiry), deliver now, redrive or purge.
 
-    `terms` None: an older duemq or a plain client sent it. Its redrive leaves the expiry of a message as it is. `by`:
-    the caller (`model/callers/caller.py`), empty if unknown.
+    `terms` None: an older version of duemq or a plain client sent the command. A redrive without terms leaves the
+    message's expiry as it is. `by`: the caller (`model/callers/caller.py`), empty if unknown.
     """
 
     kind: int
@@ -129,7 +134,7 @@ class Change(NamedTuple):
 
 
 def schedule_frame(draft: Draft, due: int) -> bytes:
-    """The frame of a schedule command that is due at `due` ms."""
+    """The frame of a command that schedules a message for `due` (ms)."""
     to, payload, _, key, header_count, headers, words, expires, name, fingerprint = draft
     if payload is None or (headers and headers.endswith(NULL_HEADERS)):
         header_count, headers, payload = _with_nulls(header_count, headers, payload)
@@ -150,16 +155,17 @@ def schedule_frame(draft: Draft, due: int) -> bytes:
 
 
 def _with_nulls(count: int, headers: bytes, payload: bytes | None) -> tuple[int, bytes, bytes]:
-    """Headers and payload of an envelope, for a message that may have nulls."""
+    """The header count, headers and payload of an envelope, for a message that may have nulls."""
     end = headers_end(headers, 0, count)
     nulls = headers[end:] + (NULL_VALUE if payload is None else b"")
-    if nulls and count < MAX_HEADERS:  # else there is no room for the marks, and they become empty
+    if nulls and count < MAX_HEADERS:  # else there is no room for the marks, and nulls become empty values
         return count + 1, HEADER.pack(len(NULLS), len(nulls)) + NULLS + nulls + headers[:end], payload or b""
     return count, headers[:end], payload or b""
 
 
 def headers_in(count: int, packed: bytes) -> tuple[int, bytes]:
-    """Headers of an envelope that begin with the header of null marks, as in a frame: the marks after them."""
+    """The headers of an envelope as a frame has them. If the first header has the null marks, these go after the
+    headers instead."""
     name_bytes, mark_bytes = HEADER.unpack_from(packed)
     if name_bytes != len(NULLS):
         return count, packed
@@ -168,8 +174,8 @@ def headers_in(count: int, packed: bytes) -> tuple[int, bytes]:
 
 
 def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None = None, by: str = "") -> bytes:
-    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive; with terms also of a purge and of a move
-    with the expiry.
+    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive; with terms also of a purge, or of a move
+    that also moves the expiry.
 
     `by`: see `Change`.
     """
@@ -238,13 +244,13 @@ def _read_terms(frame: bytes) -> Change | None:
 
 @lru_cache(maxsize=4_096)
 def _schedule_start(size: int) -> bytes:
-    """The start of a schedule's frame, up to its due time, whose envelope has this size."""
+    """The start of the frame of a schedule whose envelope has this size, up to the due time."""
     return _command_start(size) + ENVELOPE.pack(SCHEDULE, FORMAT, size, *(0,) * 8)[:6]
 
 
 @lru_cache(maxsize=10_000)
 def is_topic(name: bytes) -> bool:
-    """Whether messages can go to a topic of this name, if it exists."""
+    """Whether messages can go to a topic with this name, if it exists."""
     return (
         _TOPIC.fullmatch(name) is not None
         and name not in (b".", b"..")
@@ -254,8 +260,7 @@ def is_topic(name: bytes) -> bool:
 
 
 def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:
-    """Whether `packed[start:end]` is `count` headers (`model/messages/record.py`), to the byte, with names that are
-    text."""
+    """Whether `packed[start:end]` is exactly `count` headers (`model/messages/record.py`), with names that are text."""
     at, lengths, size = start, HEADER.unpack_from, HEADER.size
     try:
         for _ in range(count):
@@ -265,7 +270,7 @@ def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:
         return False
     if at != end or end > len(packed):
         return False
-    if packed[start:end].isascii():  # so are the lengths of short names and values
+    if packed[start:end].isascii():  # the lengths of short names and values are ASCII, too
         return True
     for _ in range(count):
         name_bytes, value_bytes = lengths(packed, start)
@@ -285,8 +290,8 @@ def _is_text(raw: bytes) -> bool:
 
 
 def read_name(frame: bytes, fields: Schedule) -> tuple[Name, bytes]:
-    """Name and fingerprint of a schedule command that has a name."""
+    """The name and fingerprint in a schedule command that has a name."""
     end = COMMAND_BODY + fields.size
     middle = end - FINGERPRINT_BYTES
-    name: Any = frame[middle - fields.name_bytes : middle]  # a `Name`: calling that would double the time
+    name: Any = frame[middle - fields.name_bytes : middle]  # a `Name`; a call of `Name` would double the time
     return name, frame[middle:end]

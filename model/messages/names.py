@@ -1,22 +1,23 @@
-"""Names of messages and readers. Each belongs to a name space, and name spaces do not overlap.
+"""Names of messages and readers. Each name belongs to a name space, and name spaces do not overlap.
 
-The name of a message in its shard, at most 255 bytes:
+The name of a message, as its shard stores it, in at most 255 bytes:
 
-    n: TEXT                          chosen by a caller for all topics, or by a Kafka client in `duemq-name`
-    k: caller (32 hex) : TEXT        chosen by a caller for some topics
-    i: caller and key (16 bytes)     of an Idempotency-Key
-    d: place (40 hex)                of a dead letter in a topic, which jobs redrive once
-    r: TEXT : content (32 hex)       of a message that a consumer or a relay sends back
+    n: TEXT                          chosen by a caller with all topics, or by a Kafka client in `duemq-name`
+    k: caller (32 hex) : TEXT        chosen by a caller limited to some topics
+    i: caller and key (16 bytes)     from an Idempotency-Key
+    d: place (40 hex)                for a dead letter in a topic, which jobs redrive once
+    r: TEXT : content (32 hex)       for a message that a consumer or a relay sends back
 
-The cursor of a reader in a topic of the embedded log:
+The name of a reader's cursor in a topic of the embedded log:
 
-    NAME                             a client's, over HTTP
-    /GROUP                           a destination's
+    NAME                             a client that reads over HTTP
+    /GROUP                           a destination
     @CALLER                          not a reader: the names that a caller gave to consumers (ADR 76)
     !purges                          not a reader: when a job last purged the topic (ADR 78)
 
-Only this file makes a `Name` or a `CursorName`, except for `read_name` in `model/messages/message.py`, which reads
-those of commands; a test enforces it. A client with write access to the buffer topic can write any name into a command.
+Only this file makes a `Name` or a `CursorName`, except for `read_name` in `model/messages/message.py`, which reads the
+names in commands; a test enforces this. A client with write access to the buffer topic can write any name into a
+command.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _DIGITS: Final = 2 * FINGERPRINT_BYTES
 _CALLER_TEXT: Final = len(_CALLER) + _DIGITS + 1  # where the text of a caller's name begins
 
 RETURN_HEADER: Final = "x-duemq-return"
-"""Marks `duemq-name` as the name of a return. An older server takes it for a header of the message, and the name for a
-client's, in the same shard."""
+"""Marks `duemq-name` as the name of a message that is sent back. To an older server it is a header of the message, and
+the name is one that a client chose, in the same shard."""
 
 
 def of_client(text: str) -> Name:
@@ -46,24 +47,25 @@ def of_client(text: str) -> Name:
 
 
 def of_caller(caller: str, text: str) -> Name:
-    """`caller`: the id of a key, which a rotation keeps, or `user:ID`."""
+    """The name that a caller limited to some topics chose. `caller`: the id of its key, which stays the same in a
+    rotation, or `user:ID`."""
     return Name(b"%b%b:%b" % (_CALLER, fingerprint(caller.encode()).hex().encode(), text.encode()))
 
 
 def former_of_caller(name: Name) -> Name | None:
-    """The name that an older version gave to the same text; None for a name of another space."""
+    """The name that an older version gave to the same text; None for a name from another space."""
     return Name(CLIENT + name[_CALLER_TEXT:]) if name.startswith(_CALLER) else None
 
 
 def prefixes_of(caller: str, text: str) -> tuple[bytes, ...]:
-    """The prefixes of names that begin with `text`, in the spaces where `caller` looks names up. `caller`: empty for a
-    caller for all topics."""
+    """The prefixes of names that begin with `text`, in the spaces where `caller` looks up names. `caller`: empty for a
+    caller with all topics."""
     shared = of_client(text)
     return (of_caller(caller, text), shared) if caller else (shared,)
 
 
 def text_of(name: bytes, caller: str) -> str:
-    """The text by which `caller` looks a message up; empty if it has no name, or one of another space."""
+    """The text by which `caller` looks up a message; empty if the message has no name, or one from another space."""
     start = next((one for one in prefixes_of(caller, "") if name.startswith(one)), None)
     return "" if start is None else name[len(start) :].decode(errors="replace")
 
@@ -73,23 +75,25 @@ def of_idempotency_key(caller: bytes, key: str) -> Name:
 
 
 def of_redrive(place: str) -> Name:
-    """`place`: of the dead letter, with its time, because a recreated topic reuses offsets."""
+    """The name of a redriven dead letter. `place`: the letter's place and time; the time is needed because a recreated
+    topic uses the same offsets again."""
     return Name(_REDRIVE + sha256(place.encode()).hexdigest()[:40].encode())
 
 
 def of_return(text: str, topic: bytes, key: bytes | None, value: bytes | None) -> tuple[Name, bytes]:
     """The name of a message that is sent back, and its fingerprint.
 
-    Both depend on topic, key and value, not on headers: these describe the error, which differs each time. The name
-    contains the fingerprint, so different content has a different name and a return causes no conflict.
+    Both depend on topic, key and value, but not on headers, because headers describe the error, which differs each
+    time. The name contains the fingerprint, so different content has a different name, and a return never causes a
+    conflict.
     """
     content = fingerprint(topic, b"" if key is None else b"k" + key, value or b"")
     return Name(b"%b%b:%b" % (_RETURN, text.encode(), content.hex().encode())), content
 
 
 def shard_of_name(name: Name, shards: int) -> int:
-    """The shard of a name. A return goes to the shard of its text as a client's name, where an older server looks for
-    it."""
+    """The shard of a name. The name of a return belongs to the shard that its text would have as a client's name,
+    because an older server looks for it there."""
     if name.startswith(_RETURN):
         return zlib.crc32(CLIENT + name[len(_RETURN) : -_DIGITS - 1]) % shards
     return zlib.crc32(name) % shards
@@ -109,7 +113,7 @@ def consumer_cursor(consumer: str) -> CursorName:
 
 
 def list_cursor(caller: str) -> CursorName:
-    """No consumer's name contains `@`."""
+    """The cursor that stores a caller's list of consumer names. No consumer's name contains `@`."""
     return CursorName(f"@{caller}")
 
 
@@ -117,14 +121,14 @@ MAX_READERS: Final = 200
 
 
 def reader_of(cursor: str) -> str:
-    """The owner of a cursor, in words."""
+    """The reader to which a cursor belongs, in words."""
     return f"group {cursor[1:]}" if cursor.startswith("/") else f"consumer {cursor}"
 
 
 PURGES: Final = CursorName("!purges")
-"""Its value in a topic is the start (epoch ms) of the last purge there. No request can use this name."""
+"""A cursor whose value is the start (epoch ms) of the last purge of the topic. No request can use this name."""
 
 
 def group_cursor(group: str) -> CursorName:
-    """No consumer's name contains `/` (`CONSUMER` in `model/topics/rules.py`)."""
+    """The cursor of a group. No consumer's name contains `/` (`CONSUMER` in `model/topics/rules.py`)."""
     return CursorName(f"/{group}")

@@ -2,7 +2,7 @@
 
     place = 2^64 - 1 - when its row was placed (u64, epoch ms) | the row's key
 
-A row is placed when its message is accepted, moved, redriven, or deferred because its topic refuses it.
+A row is placed when its message is accepted, moved, redriven, or deferred because its topic refuses the message.
 """
 
 from __future__ import annotations

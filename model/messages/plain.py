@@ -1,23 +1,26 @@
-"""Turns records of plain Kafka clients in the buffer topic into commands, by their headers.
+"""Turns records that plain Kafka clients write to the buffer topic into commands, by their headers.
 
     schedule   duemq-topic, one time, and optionally duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
-               duemq-expires-after; x-duemq-return makes the name that of a message that a consumer sends back
+               duemq-expires-after; with x-duemq-return the name is that of a message that a consumer sends back
                (model/messages/names.py)
     move       duemq-move: an id or a name, and one time
     cancel, deliver now, redrive
                duemq-cancel, duemq-deliver-now or duemq-redrive: an id or a name
     import      duemq-import: a file of messages (model/messages/import_command.py)
     a time     duemq-deliver-at (a date-time with an offset, or epoch ms), duemq-delay (ms, or text such as 90s),
-               x-delay (the same; a negative one is 0, as in RabbitMQ's plug-in), or DELAY (a level of `CLASSIC_LEVELS`)
+               x-delay (the same; a negative delay is 0, as in RabbitMQ's plug-in), or DELAY (a level in
+               `CLASSIC_LEVELS`)
 
-A proxy writes a change by name in this form too (docs/adr/0088-one-form-of-changes-by-name.md). Its payload is the
+A proxy writes a change by name in this form, too (docs/adr/0088-one-form-of-changes-by-name.md). Its payload is the
 caller (model/callers/caller.py).
 
-Relative times count from the moment the log appended the record. The meaning of a record depends only on the record and
-its shard, not on settings, so every replica agrees. `docs/guides/kafka.md` is for users.
+A relative time is counted from the time at which the log appended the record. The meaning of a record depends only on
+the record and its shard, not on settings, so all replicas agree about it. `docs/guides/kafka.md` explains the headers
+to users.
 
-Two rules depend on more: the zones of the machine, and how early a time may be, which older versions did not check. The
-master decides by them; a reader with `judged` accepts its decision (docs/adr/0060-times-that-are-meant.md).
+Two rules depend on more than that: on the machine's time zones, and on how early a time may be, which older versions
+did not check. The master decides by these rules; a reader with `judged` accepts its decision
+(docs/adr/0060-times-that-are-meant.md).
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ _CHANGES = {"duemq-cancel": CANCEL, "duemq-move": MOVE, "duemq-deliver-now": DEL
 _HEADER_OF = {kind: header for header, kind in _CHANGES.items()}
 _AT, _X_DELAY, _LEVEL = "duemq-deliver-at", "x-delay", "DELAY"
 _TIMES = (_AT, "duemq-delay", _X_DELAY, _LEVEL)
-# The header that makes a record a command of one kind, and the headers it allows. The first match counts.
+# The header that makes a record a command of one kind, and the headers that are allowed with it. The first match is
+# used.
 _OF_KIND = {
     import_command.HEADER: frozenset((import_command.HEADER,)),
     **{header: frozenset((header, *_TIMES) if kind == MOVE else (header,)) for header, kind in _CHANGES.items()},
@@ -83,8 +87,8 @@ _OF_KIND = {
 }
 _OURS = frozenset[str]().union(*_OF_KIND.values())
 _KINDS_BY_NAME = {header.encode(): kind for header, kind in _CHANGES.items()}
-_NAME_AT = HEAD.size + HEADER.size  # of the first header, in a frame without key
-_MS_CHARS = 13  # of times from 2001 to 2286
+_NAME_AT = HEAD.size + HEADER.size  # position of the first header's name in a frame without a key
+_MS_CHARS = 13  # in times from 2001 to 2286
 _AT_START = HEADER.pack(len(_AT), _MS_CHARS) + _AT.encode()
 
 _LEVELS = parse_levels(CLASSIC_LEVELS)
@@ -92,8 +96,8 @@ _LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class ByName(NamedTuple):
-    """A change of the message of this shard with this name (and its prefix). `due` in ms, of a move; `by`: see
-    `Change`."""
+    """A change of the message in this shard with this name (including the name's prefix). `due`: the new time (ms) for
+    a move; `by`: see `Change`."""
 
     kind: int
     name: Name
@@ -102,13 +106,14 @@ class ByName(NamedTuple):
 
 
 class MalformedRecord(NamedTuple):
-    """A record that cannot be understood: a code, the header at fault and the rule, as a sentence."""
+    """A record that cannot be understood. `reason`: a code, the header at fault and the rule, as a sentence."""
 
     reason: str
 
 
 class RecordPosition(NamedTuple):
-    """Where a record is. `shards`: of the cluster; None leaves the shards of names unchecked."""
+    """Where a record is. `shards`: the number of shards in the cluster; None: do not check to which shard names
+    belong."""
 
     shard: int
     shards: int | None
@@ -123,7 +128,7 @@ def command_of(
 ) -> bytes | Change | ByName | ImportCommand | MalformedRecord:
     """The meaning of a record without an envelope: the frame of a schedule, a change or a file to import. Never raises.
 
-    `timestamp`: when the log appended it, epoch ms. `judged`: whether a master has accepted it before.
+    `timestamp`: when the log appended the record, epoch ms. `judged`: whether a master has already accepted it.
     """
     if (change := _read_by_name(frame, timestamp, place)) is not None:
         return change
@@ -150,7 +155,8 @@ def command_of(
 
 
 def change_by_name(kind: int, name: str, due: int, by: str = "") -> bytes:
-    """The frame of a change of the message with a client's name; of a move to `due` (ms). `by`: the caller."""
+    """The frame of a change of the message with a client's name. `due`: the new time (ms) for a move. `by`: the
+    caller."""
     headers = [(_HEADER_OF[kind], name.encode())]
     if kind == MOVE:
         headers.append((_AT, b"%d" % due))
@@ -158,10 +164,10 @@ def change_by_name(kind: int, name: str, due: int, by: str = "") -> bytes:
 
 
 def _read_by_name(frame: bytes, timestamp: int, place: RecordPosition) -> ByName | None:
-    """A change as `change_by_name` writes it, read by position, at less than half the cost.
+    """A change as `change_by_name` writes it. It is read by position, at less than half the cost.
 
-    None for any other record, even if it is a change by name too: `command_of` finds the same meaning in its headers,
-    or the reason to refuse it.
+    None for any other record, even for a change by name in another form: `command_of` finds its meaning from its
+    headers, or the reason to refuse it.
     """
     if len(frame) < _NAME_AT:
         return None
@@ -206,7 +212,7 @@ def read_record(frame: bytes) -> Record | None:
 
 
 def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
-    """The frame of a malformed record's dead letter: the record as it came, with the reason and its position."""
+    """The frame of the dead letter for a malformed record: the record as it came, with the reason and its position."""
     record = read_record(frame) or Record(None, (), frame)
     where = (
         ("duemq-reason", b"malformed"), ("duemq-error", reason.encode(errors="replace")),
@@ -216,14 +222,14 @@ def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
 
 
 def _our_headers(headers: Headers) -> dict[str, bytes]:
-    """The headers that speak to duemq, each once."""
+    """The headers that are meant for duemq. Each may occur only once."""
     ours: dict[str, bytes] = {}
     for header, value in headers:
         name = import_command.HEADER if header == import_command.FORMER_HEADER else header
         if name in _OURS:
             if name in ours:
                 raise Rejected("bad_header", f"{name} is given twice")
-            # Null is read as empty here, as older versions read it: all replicas must find the same.
+            # Null is read as empty here, as in older versions: all replicas must get the same result.
             ours[name] = value or b""
         elif name[: len(RESERVED)].lower() == RESERVED:
             raise Rejected("unknown_field", f"{shown(name)} is not a header here; known are {', '.join(sorted(_OURS))}")
@@ -231,7 +237,7 @@ def _our_headers(headers: Headers) -> dict[str, bytes]:
 
 
 def _texts(ours: dict[str, bytes]) -> dict[str, str]:
-    """The headers' values as text, except for the key (any bytes) and the topic (checked elsewhere)."""
+    """The values of the headers as text, without the key (any bytes) and the topic (checked elsewhere)."""
     texts: dict[str, str] = {}
     for name, value in ours.items():
         try:
@@ -268,7 +274,8 @@ def _schedule(
     if name and any(header == RETURN_HEADER for header, _ in own):
         name, digest = of_return(texts[_NAME], topic, key, record.value)
     elif name:
-        # Of the record as sent, not of the resulting time: a repeat with a relative time is a duplicate.
+        # The fingerprint is of the record as sent, not of the resulting time: a repeat with a relative time is a
+        # duplicate.
         parts = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
         value = () if record.value is None else (record.value,)
         digest = fingerprint(*parts, b"" if key is None else b"k" + key, packed, *value)
@@ -310,7 +317,7 @@ def _change(
 
 
 def _due(texts: dict[str, str], timestamp: int, judged: bool) -> int:
-    """The due time from the one header that gives it (epoch ms)."""
+    """The due time (epoch ms), from the only header that may give it."""
     names = [name for name in _TIMES if name in texts]
     if len(names) != 1:
         code = "both_times" if names else "bad_time"
@@ -349,7 +356,7 @@ def _delay(text: str, name: str) -> int:
 
 
 def _name(text: str, header: str, place: RecordPosition) -> Name:
-    """A client's name, if it belongs to this shard."""
+    """A client's name, which must belong to this shard."""
     if not is_name(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
         raise Rejected("bad_field", f"{header}: {what} {NAME_RULE}, not {shown(text)}")

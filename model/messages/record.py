@@ -1,16 +1,16 @@
-"""A record as a broker carries it (key, headers, value), and its packed form, the *frame*.
+"""A record as a broker has it (key, headers, value), and its packed form, the *frame*.
 
-Inside duemq records travel as frames: one `bytes` object each, so that an embedded log stores them as they are and a
-batch of thousands is one join. A bus for a real broker unpacks them at its border.
+Inside duemq, records are passed as frames. A frame is one `bytes` object, so an embedded log stores frames as they are,
+and a batch of thousands needs only one join. A bus for a real broker unpacks each frame before it sends the record.
 
     frame   = key length (i32, -1 = no key) | header count (u16) | header bytes (u32) | key | headers | null marks
             | value
     header  = name length (u16) | value length (u32) | name (UTF-8) | value
     null marks (u16 each; none in a frame without nulls)
-            = the number of headers after each null header | 0xFFFE after these | 0xFFFF if the value is null
+            = for each null header, how many headers follow it | 0xFFFE if there are any | 0xFFFF if the value is null
 
-A null value has no bytes. The header bytes include the null marks, so that readers of version 0.1.0 skip them and read
-empty values (docs/adr/0053-null-marks.md).
+A null value has no bytes. The null marks are counted in the header bytes, so readers of version 0.1.0 skip them and
+read empty values (docs/adr/0053-null-marks.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 HEAD = Struct(">iHI")
 HEADER = Struct(">HI")
-NULL_HEADERS, NULL_VALUE = b"\xff\xfe", b"\xff\xff"  # the last of the null marks
+NULL_HEADERS, NULL_VALUE = b"\xff\xfe", b"\xff\xff"  # the last one of the null marks
 _NULL_BYTES, _NO_HEADER = 2, 0xFFFE
 
 Header = tuple[str, bytes | None]
@@ -43,7 +43,7 @@ class Record(NamedTuple):
         return self.value or b""
 
     def header(self, name: str) -> bytes | None:
-        """The value of the first header of this name."""
+        """The value of the first header with this name."""
         return next((value for header_name, value in self.headers if header_name == name), None)
 
 
@@ -56,7 +56,7 @@ class StoredRecord(NamedTuple):
 
 
 def pack_headers(headers: Iterable[Header]) -> tuple[int, bytes]:
-    """The number of headers, and their packed form with null marks. Other packed headers may be prepended to it."""
+    """The number of headers, and their packed form with null marks, to which other packed headers may be prepended."""
     parts: list[bytes] = []
     nulls: list[int] = []
     count = 0
@@ -74,7 +74,7 @@ def pack_headers(headers: Iterable[Header]) -> tuple[int, bytes]:
 
 
 def unpack_headers(packed: bytes, start: int, count: int, end: int) -> Headers:
-    """The headers in `packed[start:end]`, null marks included."""
+    """The headers in `packed[start:end]`, which includes their null marks."""
     headers: list[Header] = []
     for _ in range(count):
         name_bytes, value_bytes = HEADER.unpack_from(packed, start)
@@ -92,7 +92,7 @@ def unpack_headers(packed: bytes, start: int, count: int, end: int) -> Headers:
 
 
 def headers_end(packed: bytes, start: int, count: int) -> int:
-    """Where the headers from `start` on end and their null marks begin; -1 if there are fewer than `count`."""
+    """Where the `count` headers from `start` on end and their null marks begin; -1 if there are fewer headers."""
     lengths, size = HEADER.unpack_from, HEADER.size
     try:
         for _ in range(count):
@@ -109,7 +109,8 @@ def are_nulls(packed: bytes) -> bool:
 
 
 def no_value(frame: bytes, start: int, count: int, end: int) -> bytes | None:
-    """The value of a frame without bytes for it: empty or null. `frame[start:end]`: its headers and null marks."""
+    """The value of a frame that has no bytes for a value: empty or null. `frame[start:end]`: its headers and null
+    marks."""
     is_null = frame[end - _NULL_BYTES : end] == NULL_VALUE and headers_end(frame, start, count) < end
     return None if is_null else b""
 
@@ -126,7 +127,7 @@ def pack_record(key: bytes | None, headers: Iterable[Header], value: bytes | Non
 
 
 def frame_of(key: bytes | None, header_count: int, headers: bytes, value: bytes | None) -> bytes:
-    """A frame with packed headers."""
+    """A frame from its parts. `headers`: packed."""
     if value is None:
         headers, value = headers + NULL_VALUE, b""
     if key is None:
@@ -143,8 +144,8 @@ def unpack_record(frame: bytes) -> Record:
 
 
 def shorten(frame: bytes, most: int) -> bytes:
-    """The frame; if it has more than `most` bytes, one without its value and, if necessary, without its key and all but
-    its first headers. The header `duemq-shortened` has the original size in bytes."""
+    """The frame; if it has more than `most` bytes, a frame without the value and, if necessary, without the key and all
+    but the first headers. Its header `duemq-shortened` has the original size in bytes."""
     if len(frame) <= most:
         return frame
     record = unpack_record(frame)

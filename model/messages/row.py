@@ -6,9 +6,9 @@ The frame is built once, when the message is scheduled, so delivering thousands 
           | lengths of topic (u8), labels (u16), name (u8) | topic | labels (joined by LF)
           | notes (`model/messages/row_notes.py`) | name | frame
     frame = a record (`model/messages/record.py`) whose first headers are duemq-id, duemq-due, duemq-attempt,
-            duemq-redrives after a redrive, and duemq-labels if it has labels; then come the sender's own
+            duemq-redrives after a redrive, and duemq-labels if it has labels; then come the sender's headers
 
-`duemq-due` is the due time a message shows: that of its key, or the original one after deliver-now.
+`duemq-due` is the due time that a message shows: the one in its key, or the original one after deliver-now.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _header_start(name: str, value_bytes: int) -> bytes:
     return HEADER.pack(len(name), value_bytes) + name.encode()
 
 
-# The system headers of a first delivery due between 2001 and 2286: one format call fills in their fixed layout.
+# The system headers for a first delivery that is due between 2001 and 2286: one format call fills in their fixed
+# layout.
 _ID_AT = len(_header_start("duemq-id", ID_CHARS))
 _DUE_CHARS = 13
 _DUE_AT = _ID_AT + ID_CHARS + len(_header_start("duemq-due", _DUE_CHARS))
@@ -66,7 +67,7 @@ _SYSTEM_BYTES = len(_SYSTEM % (bytes(ID_CHARS), 10**12))
 
 
 class Row(NamedTuple):
-    """The content of a row. `headers` are the sender's own; `due` is the shown due time in ms."""
+    """The content of a row. `headers`: those of the sender; `due`: the shown due time in ms."""
 
     id: str
     topic: str
@@ -82,7 +83,7 @@ class Row(NamedTuple):
 
 
 def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
-    """The row of a schedule command's frame, for a message with this id (32 ASCII bytes).
+    """The row for a schedule command's frame, for a message with this id (32 ASCII bytes).
 
     `fields`: the result of `read_schedule`, if the caller has it.
     """
@@ -119,8 +120,8 @@ def new_row(
     id_: bytes, due: int, topic: bytes, payload: bytes, key: bytes | None = None, header_count: int = 0,
     headers: bytes = b"", labels: bytes = b"", expires: int = 0, name: bytes = b"",
 ) -> bytes:  # fmt: skip
-    """The row of a message that has not failed. `headers`: of its sender, packed, with null marks; `labels` joined by
-    LF."""
+    """The row of a message that has not failed. `headers`: the sender's headers, packed, with null marks; `labels`:
+    joined by LF."""
     if _OWN_HEADERS in headers:
         header_count, headers = _senders_headers(headers, header_count)
     count, system = system_headers(id_, due, 1, labels)
@@ -133,8 +134,8 @@ def new_row(
 
 
 def _senders_headers(packed: bytes, count: int) -> tuple[int, bytes]:
-    """The headers of an envelope without those that only duemq may write: their number, and packed. A sender's header
-    with such a name would be taken for duemq's."""
+    """The number of headers, and the packed headers, of an envelope without those that only duemq may write. A sender's
+    header with such a name would be mistaken for one from duemq."""
     headers = unpack_headers(packed, 0, count, len(packed))
     senders = [one for one in headers if one[0] == REDRIVEN_ID or not one[0].startswith(RESERVED_HEADERS)]
     is_null = packed[headers_end(packed, 0, count) :].endswith(NULL_VALUE)
@@ -143,14 +144,15 @@ def _senders_headers(packed: bytes, count: int) -> tuple[int, bytes]:
 
 
 PLAIN_DUES = range(10**12, 10**13)
-"""The due times (ms) that `plain_row` can show: between 2001 and 2286."""
+"""The due times (ms) for which `plain_row` can be used: between 2001 and 2286."""
 
 
 @lru_cache(maxsize=4_096)
 def plain_row(topic: bytes, key_bytes: int) -> bytes:
-    """A format for rows of messages without headers, labels, expiry and name.
+    """A format for the rows of messages without headers, labels, expiry and name.
 
-    `plain_row(topic, len(key)) % (key, id, due, payload)` is the row; without a key it has -1 and b"".
+    `plain_row(topic, len(key)) % (key, id, due, payload)` is the row. If there is no key, pass -1 for its length and
+    b"" for the key.
     """
     start = ROW.pack(0, ROW.size + len(topic), 0, len(topic), 0, 0) + topic
     start += HEAD.pack(key_bytes, _SYSTEM_HEADERS, _SYSTEM_BYTES)
@@ -158,8 +160,8 @@ def plain_row(topic: bytes, key_bytes: int) -> bytes:
 
 
 def system_headers(id_: bytes, due: int, attempt: int, labels: bytes = b"") -> tuple[int, bytes]:
-    """The headers that every delivered record begins with: their number, and packed. `id_`: 32 bytes; `labels` joined
-    by LF."""
+    """The headers at the beginning of every delivered record: their number, and their packed form. `id_`: 32 bytes;
+    `labels`: joined by LF."""
     if attempt == 1 and due in PLAIN_DUES:
         count, system = _SYSTEM_HEADERS, _SYSTEM % (id_, due)
     else:
@@ -177,12 +179,12 @@ def direct_frame(draft: Draft, id_: bytes, at: int) -> bytes:
 
 
 def frame_in(row: bytes) -> bytes:
-    """What consumers get."""
+    """The frame in a row, which consumers will get."""
     return row[int.from_bytes(row[2:6], "big") :]
 
 
 def message_key_in(row: bytes) -> bytes | None:
-    """The record key consumers get."""
+    """The key of the record that consumers get."""
     at = int.from_bytes(row[2:6], "big")
     key_bytes = int.from_bytes(row[at : at + 4], "big", signed=True)
     return None if key_bytes < 0 else row[at + HEAD.size : at + HEAD.size + key_bytes]
@@ -203,8 +205,8 @@ def read_row(row: bytes) -> Row:
 
 
 def _redrives_in(headers: Headers) -> int:
-    """How often a message was redriven, from the headers of its frame. A value that is not a number came from a sender
-    through an older duemq."""
+    """How often a message was redriven, from the headers of its frame. If the value is not a number, a sender wrote it
+    through an older version of duemq."""
     name, value = headers[_SYSTEM_HEADERS] if len(headers) > _SYSTEM_HEADERS else ("", b"")
     return int(value) if name == _REDRIVES and value and value.isdigit() and len(value) <= _REDRIVES_CHARS else 0
 
@@ -231,7 +233,7 @@ def shown_due(row: bytes) -> int:
 
 
 def shows_due(row: bytes, due: int) -> bool:
-    """Whether the due time (ms) that a message shows is this one. False also for some before 2001 or after 2286."""
+    """Whether a message shows this due time (ms). Also False for some times before 2001 or after 2286."""
     at = int.from_bytes(row[2:6], "big")
     start = at + HEAD.size + max(int.from_bytes(row[at : at + 4], "big", signed=True), 0) + _DUE_AT
     return row[start : start + _DUE_CHARS] == b"%d" % due
@@ -248,7 +250,7 @@ def attempt_of(row: bytes) -> int:
 
 
 def name_of(row: bytes) -> bytes:
-    """The name of a message, empty for one without."""
+    """The name of a message, empty if it has none."""
     _, frame_at, _, _, _, name_bytes = ROW.unpack_from(row)
     return row[frame_at - name_bytes : frame_at]
 
@@ -265,7 +267,7 @@ def topics_of(due: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
 
 
 def count_topics(rows: Iterable[bytes]) -> Counter[bytes]:
-    """How many of these messages each topic has."""
+    """How many of these messages are for each topic."""
     start = ROW.size
     return Counter([row[start : start + row[TOPIC_BYTES_AT]] for row in rows])
 
@@ -310,7 +312,7 @@ def redriven_row(row: bytes, topic: bytes = b"", *, keeps_expiry: bool = False) 
 
 def dead_frame(row: bytes, reason: str, attempts: int) -> bytes:
     """The frame of a dead letter: the delivered frame plus headers with its topic and the reason, both duemq's and
-    those that Kafka's brokers write for share groups (KIP-1191). `attempts`: failed ones."""
+    those that Kafka's brokers write for share groups (KIP-1191). `attempts`: the number of failed attempts."""
     record = unpack_record(frame_in(row))
     topic, text = topic_of(row), reason.encode()
     more = (
@@ -322,7 +324,7 @@ def dead_frame(row: bytes, reason: str, attempts: int) -> bytes:
 
 
 def payload_at(row: bytes) -> int:
-    """Where the payload begins, the last part of a row."""
+    """The position at which the payload, the last part of a row, begins."""
     at = int.from_bytes(row[2:6], "big")
     key_bytes, _, header_bytes = HEAD.unpack_from(row, at)
     end: int = at + HEAD.size + max(key_bytes, 0) + header_bytes
@@ -330,5 +332,5 @@ def payload_at(row: bytes) -> int:
 
 
 def without_payload(row: bytes) -> bytes:
-    """The row of an ended message: all but its payload."""
+    """The row without its payload, as it is kept for an ended message."""
     return row[: payload_at(row)]

@@ -1,12 +1,12 @@
-"""Notes that a shard keeps in a row: jobs that changed the message, failed attempts, changes.
+"""Notes that a shard keeps in a row: the jobs that changed the message, its failed attempts and its changes.
 
-Notes precede the row's name (`model/messages/row.py`), as JSON, and consumers never get them. Most rows have none.
+Notes are JSON before the name in the row (`model/messages/row.py`), and consumers never get them. Most rows have none.
 
     notes = [tags, [[at ms, reason], ...]]
           | [tags, [[at ms, reason], ...], [[kind, at ms, before ms, after ms, by], ...], changes left out]
 
-A tag is `JOB/STEP` in ASCII: the job step that made a change (docs/adr/0041). There is one tag per job, latest first,
-separated by blanks (docs/adr/0051). Changes: docs/adr/0047.
+A tag is `JOB/STEP` in ASCII: the job step that made a change (docs/adr/0041). There is one tag per job, the latest
+first, separated by blanks (docs/adr/0051). docs/adr/0047 describes the changes.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import orjson
 from duemq.model.messages.row import ROW
 
 MAX_ATTEMPTS: Final = 40
-"""How many failed attempts a row keeps: the last ones."""
+"""The most failed attempts that a row keeps. It keeps the last ones."""
 
 MAX_CHANGES: Final = 16
-"""How many changes a row keeps: the first one and the last 15."""
+"""The most changes that a row keeps. It keeps the first one and the last 15."""
 
 MAX_TAGS: Final = 16
-"""How many jobs a row keeps."""
+"""The most job tags that a row keeps."""
 
 _REASON_BYTES: Final = 64
 
 
 class Attempt(NamedTuple):
-    """A delivery that failed `at` (epoch ms), or the death of the message, for a `reason`."""
+    """A delivery that failed, or the death of the message, `at` this time (epoch ms) for a `reason`."""
 
     at: int
     reason: str
 
 
 class PastChange(NamedTuple):
-    """A past change: its kind (`model/messages/message.py`), when the log appended its command (epoch ms; of a cancel:
-    when the message ended), the due times (ms) before and after it (0, 0: it ended), and its caller
+    """A past change: its kind (`model/messages/message.py`), when the log appended its command (epoch ms; for a cancel:
+    when the message ended), the due times (ms) before and after the change (0, 0: the message ended), and its caller
     (`model/callers/caller.py`)."""
 
     kind: int
@@ -50,7 +50,8 @@ class PastChange(NamedTuple):
 
 
 class ChangeHistory(NamedTuple):
-    """The changes of a message, oldest first. `left_out`: how many more there were between the first and the second."""
+    """The changes of a message, oldest first. `left_out`: how many more there were between the first and the second
+    one."""
 
     changes: tuple[PastChange, ...] = ()
     left_out: int = 0
@@ -67,7 +68,7 @@ UNCHANGED: Final = ChangeHistory()
 
 
 class Notes(NamedTuple):
-    """`tags`: of the job steps that changed the message, one per job, latest first."""
+    """`tags`: the tags of the job steps that changed the message, one per job, the latest first."""
 
     tags: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
@@ -75,7 +76,7 @@ class Notes(NamedTuple):
 
 
 def notes_of(row: bytes) -> Notes:
-    """The notes of a row, which may be without its payload, or empty."""
+    """The notes in a row. The row may lack its payload, or be empty."""
     raw = _raw_notes(row)
     if not raw:
         return Notes()
@@ -92,7 +93,7 @@ def tags_of(row: bytes) -> tuple[str, ...]:
 
 
 def with_change(row: bytes, change: PastChange, tag: str) -> bytes:
-    """The row with one more change. `tag`: of its job step; empty for none."""
+    """The row with one more change. `tag`: the tag of the change's job step; empty for none."""
     notes = notes_of(row)
     tags = _with_tag(notes.tags, tag) if tag else notes.tags
     return _with_notes(row, notes._replace(tags=tags, history=notes.history.with_change(change)))
@@ -106,15 +107,15 @@ def with_attempt(row: bytes, attempt: Attempt) -> bytes:
 
 
 def same_job(tag: str, other: str) -> bool:
-    """Whether both tags are of the same job."""
+    """Whether both tags belong to the same job."""
     return tag.partition("/")[0] == other.partition("/")[0]
 
 
 def earlier_step(tags: Sequence[str], tag: str) -> str | None:
-    """The step by which the job of `tag` has changed a message with these tags; None if it has not.
+    """The tag with which the job in `tag` has already changed a message with these `tags`; None if the job has not.
 
-    Empty if unknown. A full list drops the lowest job id, and ids are in the order in which jobs began, so a job below
-    all ids of a full list may have been dropped. It does not change the message again.
+    Empty if this is unknown. A full list drops the lowest job id, and ids are in the order in which jobs began. So if a
+    job's id is below all ids in a full list, it may have been dropped, and the job does not change the message again.
     """
     for one in tags:
         if same_job(one, tag):

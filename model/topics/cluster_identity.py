@@ -1,4 +1,4 @@
-"""What all nodes and proxies of a cluster share. It is stored in a data folder or in ZooKeeper."""
+"""The identity that all nodes and proxies of a cluster share. It is stored in a data folder or in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from duemq.model.topics.topic_names import OWN
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """`cluster`: its random id. `shards`: how many. `secret`: the key of the ids' checksums (32 bytes).
+    """`cluster`: the random id of the cluster. `shards`: the number of shards. `secret`: the key for the ids' checksums
+    (32 bytes).
 
-    `prefix`: of its topics on brokers.
+    `prefix`: the prefix of the cluster's topics on brokers.
 
-    `topic_ids`: of its logs, by topic. Empty before the first start, when its logs must be empty, too. None for a
-    cluster that an older duemq created: its logs may hold anything.
+    `topic_ids`: the topic ids of the cluster's logs, by topic. Empty before the first start, when the logs must be
+    empty, too. None for a cluster that an older version of duemq created: its logs may contain anything.
     """
 
     cluster: str

@@ -14,22 +14,22 @@ _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 def checked_group(group: str) -> str:
-    """Raises Rejected `bad_group` for a name that cannot be part of a topic's name."""
+    """The group, if its name can be part of a topic's name. Raises Rejected `bad_group`."""
     if not _GROUP.fullmatch(group):
         raise Rejected("bad_group", f"{group[:200]!r} is not a group: 1 to 200 of A-Z a-z 0-9 . _ -", "group")
     return group
 
 
 def retry_topic(group: str) -> str:
-    """The topic of messages that the group could not handle, to be tried again."""
+    """The topic for messages that the group could not handle, and that will be retried."""
     return RETRY + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """The topic of messages that the group gave up on."""
+    """The topic for messages that the group gave up on."""
     return DEAD + group
 
 
 def group_of_letters(topic: str) -> str:
-    """The group whose dead letters a topic has; empty for other topics."""
+    """The group whose dead letters are in a topic; empty for other topics."""
     return topic.removeprefix(DEAD) if topic.startswith(DEAD) else ""

@@ -1,8 +1,8 @@
 """The rules for messages: constants, patterns and sentences that all inputs of duemq share.
 
-Each input has its own checker for its form of a message: JSON (`proxy/request/ingress.py`), headers of Kafka
-(`plain.py`), Arrow columns (`storage/imports/row_rules.py`) and Spark columns (`pipeline/bulk_schedule/rules.py`). The
-audit has its own copies on purpose: it checks the server.
+Each input has its own code to check its form of a message: JSON (`proxy/request/ingress.py`), Kafka headers
+(`model/messages/plain.py`), Arrow columns (`storage/imports/row_rules.py`) and Spark columns
+(`pipeline/bulk_schedule/rules.py`). The audit has its own copies of the rules on purpose, because it checks the server.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ TOPIC_BYTES = 249  # the longest name of a topic in Kafka
 TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}")
 TOPIC_FORM = f"1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -"
 TOPIC_RULE = f"must be {TOPIC_FORM}"
-# Not allowed as topics: a foreign record in a ledger would stop its shard, and brokers reserve `__`.
+# Prefixes that messages' topics must not have: a foreign record in a ledger would stop its shard, and brokers reserve
+# `__`.
 RESERVED_TOPICS = ("duemq.", "__")
 
 NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,128}")
-"""A name that a client chose for a message, see `is_name`. Not `str.isprintable`, which changes with each version of
-Python: all replicas must agree."""
+"""A name that a client chose for a message, see `is_name`. The rule does not use `str.isprintable`, which differs
+between Python versions, because all replicas must agree."""
 NAME_BYTES = 200
 NAME_RULE = f"1 to 128 characters, at most {NAME_BYTES} bytes of UTF-8, none of them a control character"
 
 CONSUMER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-"""The name of a reader over HTTP. Before ADR 61 also of a message: an older node finds any other name malformed."""
+"""The name of a reader over HTTP. Before ADR 61 a message's name had this form, too: to an older node, any other name
+is malformed."""
 
 
 def is_name(text: str) -> bool:
@@ -48,9 +50,10 @@ _HANDED_ON = frozenset((
 
 
 def is_reserved_header(name: str, topic: str = "") -> bool:
-    """Whether an HTTP caller may not set a header of this name for `topic`: duemq, and consumers that send a message
-    back, use such headers to record its origin and the reason. Clients that forward a record keep `_HANDED_ON`. In a
-    topic of dead letters, clients set them as consumers do."""
+    """Whether an HTTP caller must not set a header with this name on a message to `topic`. duemq, and consumers that
+    send a message back, use such headers to record the message's origin and the reason. Clients that forward a record
+    may keep the headers in `_HANDED_ON`. On a message to a topic of dead letters, clients may set what consumers
+    set."""
     lower = name.lower()
     if lower.startswith(_CONSUMERS_HEADERS):
         return lower not in _HANDED_ON and not topic.startswith(DEAD)

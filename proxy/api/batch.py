@@ -27,13 +27,14 @@ from duemq.web.json_response import JsonResponse
 from duemq.web.problem import rejection
 
 NAMING = ("name", "idempotency_key")
-"""Fields of an item in addition to those of a message; only one may be set."""
+"""The fields that an item has in addition to those of a message. Only one of them may be set."""
 
 _ITEMS_PER_TURN = 250  # items checked before other tasks run: about 1 ms
 
 
 class _Naming(NamedTuple):
-    """The name of an item as given (None: an idempotency key), its name in shards, and its fingerprint."""
+    """The name of an item as the client gave it (None: an idempotency key), its name in the shards, and the fingerprint
+    of its content."""
 
     text: str | None
     name: Name
@@ -48,7 +49,7 @@ async def post_batch(service: Service, request: Request) -> Response:
     items = ingress.batch(body)
     has_json = any(type(item) is dict and PAYLOAD_JSON in item for item in items)
     payloads = payload_texts(raw) if has_json else repeat(None)
-    del raw  # as large as all messages
+    del raw  # frees as much memory as all messages take
     now, draft_of = service.clock(), ingress.draft
     drafts: list[Draft] = []
     places: list[int] = []
@@ -71,8 +72,8 @@ async def post_batch(service: Service, request: Request) -> Response:
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
     if has_json:
-        deque(payloads, 0)  # check the end of the list
-    del body, items  # as large as the drafts
+        deque(payloads, 0)  # also check the end of the list
+    del body, items  # frees as much memory as the drafts take
     if drafts:
         answers.update(zip(places, await service.gateway.send(drafts), strict=True))
     if namings:
@@ -90,7 +91,7 @@ async def post_batch(service: Service, request: Request) -> Response:
 
 
 def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[str, Any]]:
-    """The naming of an item, and the item without it."""
+    """The naming of an item, and the item without its naming field."""
     if len(fields := [field for field in NAMING if field in item]) > 1:
         raise Rejected("bad_field", "name and idempotency_key are both given: a message has one of them", fields[1])
     field = fields[0]
@@ -98,7 +99,7 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
     if type(text) is not str:
         raise Rejected("bad_field", f"{field} must be text, not {shown(text)}", field)
     rest = {name: value for name, value in item.items() if name != field}
-    # As for a PUT under the name, because either may repeat the other.
+    # The same fingerprint as for a PUT under the name, because either request may repeat the other.
     content = fingerprint(canonical(rest), b"")
     if field == "name":
         return _Naming(text, client_name(request, text), content), rest
@@ -106,7 +107,7 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
 
 
 async def _answer_names(service: Service, answers: dict[int, Receipt | Rejected], namings: dict[int, _Naming]) -> None:
-    """Answer items refused as `RejectedNow` with the receipt of the first message of their name, and report
+    """Answer each item refused as `RejectedNow` with the receipt of the first message with its name, and report
     conflicts."""
     if late := [at for at in namings if isinstance(answers[at], RejectedNow)]:
         firsts: Sequence[Receipt | Rejected | None]

@@ -1,4 +1,5 @@
-"""Changes of messages: move, cancel, deliver now, redrive. The answer is the ledger's, or that it is not known yet."""
+"""Moves, cancels, delivers now and redrives messages. The response has the ledger's answer, or says that it is not
+known yet."""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ async def delete_message(service: Service, request: Request) -> Response:
     ref = message_ref(request)
     (outcome,) = await service.gateway.change(CANCEL, (ref,), by=changed_by(request))
     if outcome.answer is None or (outcome.answer is Answer.CANCELLED_BEFORE and not outcome.at):
-        return _pending(outcome)  # or the time of the cancel, which a repeat must return, too
+        return _pending(outcome)  # unknown: the answer, or the time, which a repeat must return, too
     if _STATUS_OF.get(outcome.answer) != "cancelled":
         raise _too_late(outcome, ref)
     return JsonResponse({"id": outcome.id, "status": "cancelled", **times("cancelled_at", outcome.at)})
@@ -133,7 +134,8 @@ async def cancel_many(service: Service, request: Request) -> Response:
 
 
 async def move_many(service: Service, request: Request) -> Response:
-    """Move each to its own time. Bad times are answered one by one, as in a batch; the others are moved."""
+    """Move each message to its own time. A bad time is an error only for its own message, as in a batch; the other
+    messages are moved."""
     body = await read_json(request, _MAX_MOVES_BYTES, code="batch_too_large")
     check_fields(body, ("moves", "times", _SHIFT))
     kind, terms = _kind_of_move(body)
@@ -221,9 +223,9 @@ async def _cancel_ids(service: Service, ids: Any, timed: bool, by: str) -> list[
 
 
 async def _cancel_matching(service: Service, request: Request, fields: Any, timed: bool) -> Response:
-    """Cancel page after page, as long as the client is connected.
+    """Cancel the matches page after page, as long as the client is connected.
 
-    All are counted. The results only list the first ones; for millions of matches, more would be gigabytes.
+    All matches are counted, but only the first ones are listed: a list of millions would take gigabytes.
     """
     _check_filter(fields)
     query, by = replace(read_filter(fields, "bad_field"), limit=MAX_LIMIT), changed_by(request)
@@ -260,7 +262,7 @@ def _result(outcome: ChangeOutcome, timed: bool) -> dict[str, Any]:
 
 
 def _timed(status: str, at: int) -> dict[str, Any]:
-    """When it ended, under the status's name for that time."""
+    """When the message ended, in the fields that are named after its status."""
     return times(f"{status.removeprefix('already_')}_at", at) if at else {}
 
 
@@ -272,12 +274,12 @@ async def _changed(service: Service, request: Request, ref: str, outcome: Change
     try:
         return await show(service, request, outcome.id)
     except Unavailable:
-        # It is done, but no replica can show it now. An error would suggest a retry.
+        # The change was made, but no replica can show the message now. An error would suggest a retry.
         return _pending(outcome)
 
 
 def _pending(outcome: ChangeOutcome) -> Response:
-    # Relative to the request's path, /v1/messages/ID or /v1/dlq/ID:redrive, which a proxy may prefix.
+    # Relative to the request's path, /v1/messages/ID or /v1/dlq/ID:redrive, because a proxy may add a prefix.
     location = {"Location": f"../messages/{quote(outcome.id, safe='')}"}
     return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
 

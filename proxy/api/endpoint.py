@@ -1,4 +1,4 @@
-"""The table of endpoints, which routes requests and produces the OpenAPI document."""
+"""The types in the table of endpoints, and the router. The OpenAPI document is made from the same table."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 @dataclass(frozen=True, slots=True)
 class Service:
     """The services that handlers use. `clock` returns epoch ms; `closing` is set when the server begins to stop.
-    `endings`: for long answers. `history`, `fresh_letters`: for the console's charts, and its dead letters that wait
-    for a decision."""
+    `endings`: for responses that take long. `history`: for the console's charts. `fresh_letters`: for the console's
+    list of dead letters that wait for a decision."""
 
     gateway: Gateway
     ingress: Ingress
@@ -80,7 +80,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ResponseSpec:
-    """The meaning of a status, and the shape of its body: one model, or one per media type."""
+    """The meaning of a status, and the shape of the response's body: one model, or one per media type."""
 
     description: str
     body: type[BaseModel] | Mapping[str, Any] | None = None
@@ -89,11 +89,11 @@ class ResponseSpec:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One method of one path. `scope`: the scope it requires; None: open to every caller. It has no default: a route
-    without one keeps the server from starting. `errors`: its error codes of `web/problem.py`, in addition to those
-    implied by its parameters and body; `notes`: further information for callers, in Markdown. `audited`: its acts are
-    written to the trail, like each change that needs the scope operate or admin. `all_topics`: it is refused to callers
-    for some topics only."""
+    """One method of one path. `scope`: the scope it requires; None: open to every caller. `scope` has no default, so
+    that the server does not start if an endpoint leaves it out. `errors`: its error codes from `web/problem.py`, in
+    addition to those implied by its parameters and body; `notes`: further information for callers, in Markdown.
+    `audited`: its acts are recorded in the trail, like every change that needs the scope operate or admin.
+    `all_topics`: callers limited to some topics are refused."""
 
     method: str
     path: str
@@ -126,9 +126,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """The target of a request. Without a handler: `allowed` has the path's methods; none = no such path.
+    """The target of a request. If there is no handler, `allowed` has the methods that the path allows; none = there is
+    no such path.
 
-    `audited`: the path of an endpoint whose acts are written to the trail.
+    `audited`: the path of the endpoint if its acts are recorded in the trail.
     """
 
     handler: Handler | None
@@ -156,13 +157,13 @@ register_url_convertor("plain", _WithoutColon())
 
 
 def route_path(path: str) -> str:
-    """The path of an endpoint for starlette. A `{name}` or `{group}` has no colon: the part after a colon is a call
-    with separate methods."""
+    """The path of an endpoint in starlette's form. A `{name}` or `{group}` matches no colon: what follows a colon in a
+    path is the name of a call, which has its own methods."""
     return path.replace("{name}", "{name:plain}").replace("{group}", "{group:plain}")
 
 
 class _Route:
-    """An endpoint, prepared for requests."""
+    """An endpoint, prepared for matching and checking requests."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.pattern, _, _ = compile_path(route_path(endpoint.path))
@@ -178,7 +179,7 @@ class Router:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._routes = [_Route(one) for one in endpoints]
-        # Few share a method and a number of slashes, and parameters have no slashes.
+        # Few routes share both a method and a number of slashes, and parameters have no slashes.
         self._few: dict[tuple[str, int], list[_Route]] = {}
         for route in self._routes:
             for method in route.methods:
@@ -193,13 +194,13 @@ class Router:
                 if has_slash:
                     parameters = {name: unquote(value) for name, value in parameters.items()}
                 return FoundRoute(route, parameters)
-        if _CONTROL.search(path):  # a gateway may read this as another path, even if a parameter would refuse it
+        if _CONTROL.search(path):  # a gateway may read this as another path, even if a parameter would be refused
             raise Rejected("malformed_request", f"there is nothing at {shown(path)}, which has a control character")
         return None
 
     def open(self, request: Request, target: FoundRoute | None, grant: Grant) -> RouteMatch:
-        """Put the path's parameters into the request. Raises Rejected `forbidden` if the grant does not suffice, and
-        for anything the endpoint does not accept."""
+        """Match the request to the endpoint, and put the path's parameters into the request. Raises Rejected
+        `forbidden` if the grant does not suffice, and other errors for input that the endpoint does not accept."""
         if target is None:
             path, _ = _path_of(request)
             allowed = {method for route in self._routes if route.pattern.fullmatch(path) for method in route.methods}
@@ -218,7 +219,7 @@ class Router:
 
 
 def _path_of(request: Request) -> tuple[str, bool]:
-    """The path for routing, and whether a parameter has a slash, which it keeps as %2F."""
+    """The path for routing, and whether a parameter has a slash. The path keeps such a slash as %2F."""
     path: str = request.scope["path"]
     raw: bytes = request.scope.get("raw_path") or b""
     return (raw.decode("ascii"), True) if b"%2f" in raw.lower() else (path, False)
@@ -237,12 +238,13 @@ def _handler_of(endpoint: Endpoint) -> Handler:
 
 
 def _reading(handler: Handler) -> Handler:
-    """Wraps an endpoint that changes nothing: its answers are not cached, and no failure leaves the outcome unknown."""
+    """Wraps the handler of an endpoint that changes nothing: its responses must not be cached, and a failure is never
+    an unknown outcome."""
 
     async def read(service: Service, request: Request) -> Response:
         try:
             response = await handler(service, request)
-        except Rejected as error:  # a cache may keep a 404, too
+        except Rejected as error:  # without the header, a cache could keep a 404, too
             response = problem_response(rejection(error))
         except OutcomeUnknown as error:
             raise Unavailable(error.detail) from error
@@ -254,7 +256,7 @@ def _reading(handler: Handler) -> Handler:
 
 
 def _without_body(handler: Handler) -> Handler:
-    """For a request with a body of unknown length."""
+    """Wraps a handler without a body for a request whose body has an unknown length, and must be empty."""
 
     async def checked(service: Service, request: Request) -> Response:
         async with body_under_way(share_of(request)):

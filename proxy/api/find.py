@@ -1,4 +1,4 @@
-"""Lookups of messages: one by id or name, lists with filters, and the dead letters."""
+"""Finds messages: one by its id or name, lists of messages by filter, and dead letters."""
 
 from __future__ import annotations
 

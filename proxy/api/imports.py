@@ -1,4 +1,4 @@
-"""Imports of files of messages: submitted by path, read by each replica."""
+"""Imports of files with messages. A file is submitted by its path, and each replica reads it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def post_imports(service: Service, request: Request) -> Response:
 
 
 def _imports(service: Service, body: dict[str, Any]) -> list[ImportCommand]:
-    """The import commands of a batch of files, which could also be submitted singly. Blocks."""
+    """The import commands for a batch of files. Each file has the fields of a single submission. Blocks."""
     check_fields(body, ("files",))
     files = body.get("files")
     if type(files) is not list or not files:
@@ -109,7 +109,7 @@ def _unknown(id_: str) -> Rejected:
 
 
 async def _import_file(service: Service, request: Request, body: dict[str, Any]) -> ImportCommand:
-    """The import command for a request's file, which is read completely unless the request has all fields."""
+    """The import command for the file in a request. The whole file is read, unless the request has all fields."""
     check_fields(body, _FIELDS)
     path, link = body.get("path"), body.get("link", False)
     if type(path) is not str:
@@ -164,7 +164,7 @@ async def get_import(service: Service, request: Request) -> Response:
 
 
 def _shown(one: ImportStatus) -> dict[str, Any]:
-    """`pending`: the shard's answer is not known yet."""
+    """An import, as the API shows it. The state `pending` means that the shard's answer is not known yet."""
     document: dict[str, Any] = {"id": one.id, "shard": one.shard, "state": "pending", "duplicate": one.known}
     if (record := one.import_record) is None:
         return document

@@ -1,4 +1,4 @@
-"""The shapes of the API's bodies, for the OpenAPI document only: requests are checked in `proxy/request/ingress.py`."""
+"""The shapes of the bodies in the API, only for the OpenAPI document: `proxy/request/ingress.py` checks requests."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class MessageList(Shape):
 
 
 class Problem(Shape):
-    """RFC 9457. Some codes add members, such as delivered_at and delivered_at_ms of already_delivered."""
+    """RFC 9457. Some codes add members, such as delivered_at and delivered_at_ms for already_delivered."""
 
     type: str
     title: str
@@ -332,7 +332,7 @@ class Pending(Shape):
 
 
 class Ended(Shape):
-    """When it ended, if times are requested, and known."""
+    """When the message ended, if times were requested and are known."""
 
     cancelled_at: Rfc3339 = ""
     cancelled_at_ms: Ms = 0
@@ -454,7 +454,7 @@ class Node(Shape):
 
 
 class Shard(Shape):
-    """Only shard and master before the first commit."""
+    """Before the shard's first commit there are only shard and master."""
 
     shard: int
     master: str | None = Field(description="The node's name; null while there is none.")
@@ -475,7 +475,7 @@ class Cluster(Shape):
 
 
 class ImportLimits(Shape):
-    """Limits of submitted files."""
+    """Limits for submitted files."""
 
     enabled: bool = Field(description="Whether files can be imported: delay_files.import_from names a place.")
     max_files: int = Field(description="In one call.")

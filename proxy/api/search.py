@@ -1,8 +1,8 @@
-"""A search by one text: messages with this id, name, key or label, in any state.
+"""A search by one text: finds the messages with this id, name, key or label, in any state.
 
-It has parts, in order: the id or name, then, newest first, the key, then the label. Without an index all messages are
-scanned, so key and label are searched state by state. A cursor consists of the way (`i`: by the index, `s`: by a scan),
-the number of the part, and the cursor within it.
+A search has parts, in this order: the id or name, then the key, then the label, both newest first. Without an index all
+messages are scanned, so key and label are searched state by state. A cursor consists of the method (`i`: by the index,
+`s`: by a scan), the number of the part, and the cursor within that part.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from duemq.proxy.gateway.base import Gateway, MessagePage
 from duemq.proxy.request.query import STATUSES
 from duemq.proxy.story.readers import is_return
 
-_PATIENCE_S: Final = 0.15  # no further part starts later
+_PATIENCE_S: Final = 0.15  # after this time no further part is started
 _CURSOR: Final = re.compile(r"([is])([0-9])\.([A-Za-z0-9_-]*)")
 
 
 class FoundPage(NamedTuple):
-    """`indexed`: whether key and label were looked up in the index. `calls`: the number of searches of the shards."""
+    """A page of a search. `indexed`: whether key and label were looked up in the index. `calls`: how often the shards
+    were searched."""
 
     messages: list[MessageState]
     cursor: str | None
@@ -39,8 +40,8 @@ class _Part(NamedTuple):
 
 
 async def search(gateway: Gateway, text: str, query: Query, *, returns: bool) -> FoundPage:
-    """A page of messages that match the text and the query, whose status may be None: any. `returns`: include messages
-    that a reader sent back. Raises Rejected `bad_query` and `bad_cursor`."""
+    """A page of messages that match the text and the query. The query's status may be None, for any status. `returns`:
+    include messages that a reader sent back. Raises Rejected `bad_query` and `bad_cursor`."""
     if not text:
         raise Rejected("bad_query", "search must be an id, a name, a key or a label, not empty", "search")
     way, number, inner = _read(query.cursor)
@@ -92,7 +93,7 @@ def _read(cursor: str | None) -> tuple[str, int, str]:
 
 
 def _fits(query: Query, state: MessageState) -> bool:
-    """Whether a message found by id or name matches the other fields."""
+    """Whether a message found by id or name matches the other fields of the query."""
     return (
         query.status in (None, state.status)
         and query.topic in (None, state.topic)

@@ -61,16 +61,17 @@ def name_conflict(receipt: Receipt, name: str) -> Rejected:
 
 
 def _name_taken(code: str, detail: str, field: str, receipt: Receipt) -> Rejected:
-    """Names the message that has the name, unless the caller may not know it."""
+    """The error for a name that is in use, with the id of the message that has it, if the caller may see that
+    message."""
     if not receipt.id:
         return Rejected(code, detail, field)
     return Rejected(code, f"{detail}: {receipt.id}", field, id=receipt.id)
 
 
 async def _accept(service: Service, sent: _SentMessage, name: Name, content: bytes) -> Receipt:
-    """The receipt of one message. `content`: the fingerprint of the message under the name.
+    """Accept one message, and return its receipt. `content`: the fingerprint of the message, to store with its name.
 
-    A repeat gets the first one's receipt, regardless of the current time and limits.
+    A repeat gets the receipt of the first message, regardless of the current time and limits.
     """
     try:
         draft = sent.draft(service.ingress, service.clock())
@@ -94,16 +95,16 @@ async def _accept(service: Service, sent: _SentMessage, name: Name, content: byt
         return first
 
 
-_FIELD_BYTES = 256 << 10  # of a JSON message without its payload
+_FIELD_BYTES = 256 << 10  # the largest size of a JSON message without its payload
 _ESCAPED = 6  # JSON may write each byte of a payload as \\u00NN
 _OURS = b"duemq-"
 
 
 class _SentMessage(NamedTuple):
-    """`parsed`: a JSON message, with the exact text of `payload_json`; None for a raw one, whose payload is `body` and
-    whose fields are `fields`.
+    """A message as sent. `parsed`: a JSON message, with the exact text of `payload_json`; None for a raw message, whose
+    payload is `body` and whose fields are `fields`.
 
-    `fields`: the duemq-* headers before the body; trailers are not headers.
+    `fields`: the duemq-* headers before the body; trailers after the body are ignored.
     """
 
     parsed: dict[str, Any] | None
@@ -120,7 +121,7 @@ class _SentMessage(NamedTuple):
         except Rejected as error:
             if error.code != "missing_topic":
                 raise
-            # curl without -H does this, so explain it.
+            # curl without -H sends such a content type, so explain its effect.
             media_type = (self.media or b"no type").decode("latin-1").partition(";")[0]
             hint = f"a body of {media_type} is the payload itself and its topic the header duemq-topic"
             raise Rejected(
@@ -128,14 +129,15 @@ class _SentMessage(NamedTuple):
             ) from error
 
     def fingerprint(self, *, as_spelt: bool) -> bytes:
-        """Differs between different messages; with `as_spelt`, also between different JSON texts of one."""
+        """A fingerprint that differs between different messages; with `as_spelt`, also between different JSON texts of
+        the same message."""
         named = [(name + b":", value) for name, value in self.fields]  # equal names keep their order
         content = self.body if as_spelt or self.parsed is None else canonical(self.parsed)
         return fingerprint(content, b"\n".join(name + value for name, value in sorted(named, key=itemgetter(0))))
 
 
 async def _read_message(request: Request, limits: MessageLimits) -> _SentMessage:
-    """Read one message, up to the limits. Raises Rejected."""
+    """Read one message, within the limits. Raises Rejected."""
     media = headers_of(request.scope).get(b"content-type")
     fields = [pair for pair in request.scope["headers"] if pair[0].startswith(_OURS)]
     if is_json(media):

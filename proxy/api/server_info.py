@@ -1,4 +1,4 @@
-"""Endpoints about the server: its limits, and draining nodes."""
+"""Endpoints about the server: its limits, its state, and draining of nodes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 async def root(service: Service, request: Request) -> Response:
-    """Redirect browsers to the console; return the paths to programs. They are relative, because a proxy may add a
-    prefix."""
+    """Redirect browsers to the console, and return the paths to programs. The paths are relative, because a proxy may
+    add a prefix."""
     if "text/html" in (header(request, b"accept") or "").lower():
         response = Response(status_code=303, headers={"Location": "console/"})
     else:
@@ -54,14 +54,15 @@ async def limits(service: Service, request: Request) -> Response:
 
 
 async def frames(service: Service, request: Request) -> Response:
-    """Answers a request without the upgrade, which the connection itself accepts."""
+    """Answer a request that does not ask for the upgrade. The connection itself accepts upgrades before requests are
+    routed."""
     protocol = PROTOCOL.decode()
     document = problem("upgrade_required", f"this path speaks {protocol}: docs/reference/frames.md")
     return problem_response(document, {"Upgrade": protocol, "Connection": "upgrade"})
 
 
 def _topics(allowed: Sequence[str], grant: Grant) -> list[str]:
-    """Topics and patterns that the caller may send to; none: any."""
+    """The topics and patterns that the caller may send to; none: any topic."""
     if not grant.topics:
         return list(allowed)
     matches = topic_matcher(allowed) if allowed else (lambda pattern: True)

@@ -64,7 +64,7 @@ def _known(admin: Administration | None) -> tuple[Any, Any]:
 
 
 def _origin(state: MessageState) -> dict[str, Any]:
-    """The earlier message of this one, if a reader sent it back, or it is a redriven dead letter."""
+    """The message from which this one was made, if a reader sent this one back or it is a redriven dead letter."""
     texts = {name: (value or b"").decode(errors="replace") for name, value in state.headers}
     if is_return(state):
         return {"return_of": texts["x-duemq-id"], "redriven_from": None}

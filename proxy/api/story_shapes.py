@@ -45,8 +45,9 @@ class StoryRetry(Shape):
 
 
 class StoryReader(Shape):
-    """One reader's outcome. accepted: a destination accepted it, a group read past it without a failure. waiting: it is
-    not sent yet. retrying: it waits for `retry`. cancelled: its retry was cancelled. unknown: `detail` says why."""
+    """One reader's outcome. accepted: a destination accepted the message, or a group read past it without a failure.
+    waiting: the message was not sent yet. retrying: it waits for `retry`. cancelled: the retry was cancelled. unknown:
+    `detail` says why."""
 
     group: str
     destination: str | None = Field(description="Null for a group of consumers.")

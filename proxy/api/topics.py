@@ -31,7 +31,7 @@ from duemq.web.json_response import JsonResponse
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
 LAST_CURSOR = "x-duemq-last-cursor"
-_TOPICS_PER_TURN = 20  # rendered before other tasks run: about 1 ms
+_TOPICS_PER_TURN = 20  # topics rendered before other tasks run: about 1 ms
 _PARAMETERS = ("after", "consumer", "max", "wait")
 
 
@@ -51,7 +51,7 @@ async def get_topic(service: Service, request: Request) -> Response:
     topic, gateway = topic_of(request), service.gateway
     info, counted = await asyncio.gather(gateway.bus.topic(topic), gateway.pending(topic))
     if info is None and counted is not None and counted.pending:
-        info = TopicInfo(topic, 0, (), ())  # the first delivery creates it
+        info = TopicInfo(topic, 0, (), ())  # the first delivery will create the topic
     if info is None:
         trouble = service.gateway.trouble(topic)
         why = f"messages to it are refused: {trouble}" if trouble else "nothing was delivered to it yet"
@@ -102,7 +102,7 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
     stored, expected = await bus.get_consumer_cursor(topic, consumer), header(request, LAST_CURSOR.encode())
     if info is None and stored is None:
         request.scope[UNCHANGED] = True
-        return Response(status_code=204)  # the start is the default, so invented topics store nothing
+        return Response(status_code=204)  # the start is the default, so nothing is stored for topics that do not exist
     if stored is not None and expected is not None and cursor_in(stored) != expected:
         name = request.path_params["consumer"]
         detail = (
@@ -115,7 +115,7 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
     await bus.set_consumer_cursor(topic, consumer, cursor.encode())
     admin = service.access.admin
     if admin is not None and admin.trail.is_repeat((caller_name(request), topic, consumer)):
-        request.scope[UNCHANGED] = True  # the trail records its commits once an hour
+        request.scope[UNCHANGED] = True  # the trail records a consumer's commits only once an hour
     return Response(status_code=204)
 
 
@@ -131,7 +131,8 @@ async def delete_consumer_cursor(service: Service, request: Request) -> Response
 
 
 async def _start(service: Service, topic: str, after: str | None, consumer: str | None) -> list[int]:
-    """Where to read from: `after` overrides the consumer's cursor; without both, the start."""
+    """The offset at which to begin in each partition: `after` overrides the consumer's cursor; without both, the
+    start."""
     bus = service.gateway.bus
     source = "after"
     if consumer is not None:
@@ -162,7 +163,7 @@ async def _wait(service: Service, request: Request, topic: str, reader: TopicRea
     try:
         share = share_of(request)
         async with service.endings.watch(request.scope, request.receive) as end:
-            # Once more before the first wait: records between reading and subscribing wake no reader.
+            # Read once more before the first wait: records that came before the subscription do not wake the reader.
             page = await read_piece(reader, most, share)
             while not page and await end.or_growth(subscription, deadline - loop.time()):
                 page = await read_piece(reader, most, share)

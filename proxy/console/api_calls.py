@@ -1,4 +1,4 @@
-"""Internal calls of the API, so that pages use the same code as the API.
+"""Calls the API inside the process, so that pages use the same code as the API's clients.
 
 A call goes through the API's table of endpoints with the caller's grant, so all rules of the API apply.
 """
@@ -21,7 +21,7 @@ from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.table import ENDPOINTS
 
-_MAX_IDS: Final = 20  # of one call, in the trail
+_MAX_IDS: Final = 20  # ids of one call that the trail records
 
 
 @cache
@@ -38,7 +38,7 @@ async def call_api(
     body: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """The answer of an API endpoint, as JSON values. `path` is percent-encoded.
+    """Call an API endpoint, and return the body of its response as JSON values. `path` is percent-encoded.
 
     Raises Rejected or Unavailable as the endpoint does; Rejected `not_found` if there is no such endpoint.
     """
@@ -61,7 +61,7 @@ async def call_api(
 
 
 async def _content(response: Response, inner: Request) -> bytes:
-    """The body of an answer, even if it is sent in pieces."""
+    """The body of a response, even if it is sent in pieces."""
     if type(response).__call__ is Response.__call__:
         return bytes(response.body)
     pieces: list[bytes] = []
@@ -88,7 +88,7 @@ def _scope(
 
 
 def _receive(request: Request, content: bytes) -> Any:
-    """The body first; then the client's events, such as a disconnect."""
+    """An ASGI `receive` that first returns the body, and then the client's events, such as a disconnect."""
     waiting = [content]
 
     async def receive() -> Message:

@@ -1,6 +1,6 @@
 """The console: HTML pages at `/console`, rendered by the same server as the API.
 
-The application has already determined the caller's grant, and refused requests of other sites' pages.
+The application has already determined the caller's grant, and has refused requests from other sites' pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duemq.web.problem import CODES
 
 log = logging.getLogger(__name__)
 
-# Only resources of this server: no inline script or style, no frame, no other target of forms.
+# Only resources from this server: no inline scripts or styles, no frames, no other targets for forms.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -46,8 +46,8 @@ def _router() -> Router:
 
 
 async def answer(service: Service, request: Request) -> tuple[Response, str | None]:
-    """The answer to a request of `/console`, including errors, and the path of the route if the trail must record
-    it."""
+    """The response to a request below `/console`, including errors, and the path of the route if the trail must record
+    the request."""
     audited: list[str] = []
     try:
         response = await _answer(service, request, audited)
@@ -101,7 +101,7 @@ def _refusal(request: Request, error: Rejected) -> Response:
 
 
 def _page_of(request: Request) -> str:
-    """The page of a request, relative to the root of the console."""
+    """The page that a request is for, relative to the root of the console."""
     path, query = request.scope["path"].removeprefix(f"{PREFIX}/"), request.scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 

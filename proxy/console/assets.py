@@ -1,4 +1,4 @@
-"""Scripts, style sheets and images. Their URLs contain a hash, so that browsers can cache them forever."""
+"""Serves scripts, style sheets and images. Their URLs contain a hash, so that browsers can cache them forever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Asset(NamedTuple):
 
 @cache
 def _assets() -> tuple[dict[str, str], dict[str, _Asset]]:
-    """The URL name of each file, and the asset of each URL name."""
+    """The name in the URL for each file, and the asset for each such name."""
     names, contents = {}, {}
     for path in sorted(FOLDER.iterdir()):
         if path.suffix in _TYPES:

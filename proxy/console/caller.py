@@ -35,7 +35,7 @@ def csrf_token(request: Request) -> str:
 
 
 def check_csrf(request: Request, sent: str) -> None:
-    """Raises Rejected `forbidden` for a form that does not come from a page of its session."""
+    """Raises Rejected `forbidden` for a form that was not loaded in the session of this request."""
     token = csrf_token(request)
     sent = request.headers.get(CSRF_HEADER) or sent
     if token and not compare_digest(token.encode(), sent.encode()):

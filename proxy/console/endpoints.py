@@ -1,6 +1,6 @@
-"""The table of all routes of the console. Each declares the scope that it requires.
+"""The table of all routes of the console. Each route declares the scope that it requires.
 
-They are endpoints like those of the API, but in a separate table, so the OpenAPI document does not list them.
+The routes are endpoints like those of the API, but in a separate table, so the OpenAPI document does not list them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ PREFIX: Final = "/console"
 
 
 class Form(BaseModel):
-    """The body of a console form, whose pages read the fields."""
+    """The body of a console form. It declares no fields, because the pages read them."""
 
 
 def _page(
     path: str, handler: Handler, summary: str, query: str = "theme", scope: Scope | None = Scope.READ
 ) -> Endpoint:
-    """`query`: its allowed parameters."""
+    """The endpoint for a page. `query`: the names of its parameters, separated by blanks."""
     parameters = tuple(Parameter(name, "", {"type": "string"}) for name in query.split())
     return Endpoint("GET", PREFIX + path, handler, summary, "console", {}, parameters=parameters, scope=scope)
 
 
 def _form(path: str, handler: Handler, summary: str, scope: Scope | None) -> Endpoint:
-    """Its acts are written to the trail."""
+    """The endpoint for a form. Its acts are recorded in the trail."""
     return Endpoint(
         "POST", PREFIX + path, handler, summary, "console", {}, body=Form, raw_body=True, audited=True, scope=scope
     )

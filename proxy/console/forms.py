@@ -40,8 +40,8 @@ class FormFields:
 
 
 async def read_form(request: Request, limit: int = _MAX_BYTES) -> FormFields:
-    """The body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`, and `forbidden` for a
-    form of another origin. Every changing route reads its form here."""
+    """Read the body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`, and `forbidden`
+    for a form from another origin. Every route that changes something reads its form here."""
     body = await read_body(request, limit, "batch_too_large")
     try:
         text = bytes(body).decode("ascii")
@@ -54,11 +54,11 @@ async def read_form(request: Request, limit: int = _MAX_BYTES) -> FormFields:
 
 
 def instant_text(text: str) -> str:
-    """The text of a UTC time field in the API's form: browsers omit zone and seconds."""
+    """The text of a form's UTC time field, as the API expects it: browsers leave out the zone and the seconds."""
     match = _LOCAL.fullmatch(text.strip())
     return text.strip() if match is None else f"{match[1]}T{match[2]}{match[3] or ':00'}Z"
 
 
 def given(fields: Mapping[str, str], *names: str) -> dict[str, str]:
-    """Those of the fields that are not empty."""
+    """The fields among `names` that are not empty."""
     return {name: fields[name] for name in names if fields.get(name)}

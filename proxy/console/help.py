@@ -1,4 +1,4 @@
-"""A short help text for each page, and the page of the documentation with more."""
+"""A short help text for each page of the console, and the page in the documentation that explains more."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ _PAGES: Final = {
 
 
 def help_of(path: str) -> Help:
-    """`path`: relative to the root of the console."""
+    """The help for a page. `path`: relative to the root of the console."""
     return _PAGES.get(path.strip("/").partition("/")[0].partition(":")[0], Help("", _CONSOLE))

@@ -1,4 +1,4 @@
-"""Live updates of the overview: server-sent events, built once a second for all viewers."""
+"""Live updates for the overview: server-sent events, which are built once a second for all viewers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from duemq.proxy.response.ending import Ending
 
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_STREAMS: Final = 200
-_DIGITS: Final = 16  # of a time in ms
-_LIFE_S: Final = 60.0  # then the browser reconnects, which checks for revoked keys
+_DIGITS: Final = 16  # a number with this many digits is not a time in ms
+_LIFE_S: Final = 60.0  # after this time the browser must reconnect, and its key is checked
 
 
 def _event(service: Service, points: list[Point], grant: Grant) -> bytes:
@@ -31,7 +31,7 @@ def _event(service: Service, points: list[Point], grant: Grant) -> bytes:
 
 
 def _latest(service: Service, grant: Grant) -> bytes:
-    """The event of the last sample: the same for all callers with all topics."""
+    """The event for the last sample. It is the same for all callers with all topics."""
     history = service.history
     if grant.topics:
         return _event(service, history.points[-1:], grant)
@@ -42,12 +42,12 @@ def _latest(service: Service, grant: Grant) -> bytes:
 
 
 class LiveStream(Response):
-    """Sends events until the client disconnects, the server closes, or its time ends."""
+    """Sends events until the client disconnects, the server closes, or a minute has passed."""
 
     media_type = MEDIA_TYPE
 
     def __init__(self, service: Service, after: int, grant: Grant) -> None:
-        """`after`: the client's latest event, epoch ms."""
+        """`after`: the time of the latest event that the client has, epoch ms."""
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._service, self._after, self._grant = service, after, grant

@@ -1,4 +1,5 @@
-"""Renders templates with the common values of pages. The engine escapes all content from messages or callers."""
+"""Renders templates with the values that all pages need. The template engine escapes all content from messages or
+callers."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ from duemq.proxy.console.assets import asset_name
 from duemq.proxy.console.caller import csrf_token, grant_of
 from duemq.proxy.console.help import help_of
 
-if TYPE_CHECKING:  # created for the first page: it takes 50 ms, and most processes never show one
+if TYPE_CHECKING:  # imported for the first page: it takes 50 ms, and most processes never show a page
     from jinja2 import Environment
 
 NONE: Final = "\N{EN DASH}"
 COUNTERS: Final = "duemq.counters"
-"""Key of the navigation's counts per page in a request's scope."""
+"""Key in a request's scope: the navigation's counts per page."""
 DOCS_URL: Final = "duemq.docs_url"
-"""Key of the setting `console.docs_url` in a request's scope."""
+"""Key in a request's scope: the setting `console.docs_url`."""
 ROOT_HEADER: Final = "x-console-root"
-"""The header that pages make htmx send: the root of the console relative to the page."""
+"""The header that pages make htmx send. It has the root of the console, relative to the page."""
 _ROOT: Final = re.compile(r"\./|(\.\./){1,9}")
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 
@@ -50,7 +51,8 @@ def _environment() -> Environment:
 
 
 def _as_shown(value: object) -> object:
-    """Converts each value that a template shows. Only `str`: markup consists of already converted values."""
+    """Convert a value that a template shows. Only a plain `str` is converted: markup consists of values that were
+    converted before."""
     return without_turns(value) if type(value) is str else value
 
 
@@ -60,7 +62,8 @@ def render_text(template: str, **values: Any) -> str:
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    """A page, or the part that htmx requested: then templates omit everything around their content."""
+    """A page, or the part of it that htmx requested. For a part, templates leave out everything around their
+    content."""
     grant = grant_of(request)
     text = (
         _environment()
@@ -86,13 +89,13 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
 
 def root_of(request: Request) -> str:
-    """The root of the console relative to a request's path, so that it works below any prefix of a proxy."""
+    """The root of the console relative to a request's path, so that it works below any prefix that a proxy adds."""
     return "../" * (request.scope["raw_path"].count(b"/") - 2) or "./"
 
 
 def _page_root_of(request: Request) -> str:
-    """The root of the console relative to the page that will show the answer: for htmx, the page that sends the
-    request."""
+    """The root of the console relative to the page that will show the response; with htmx, that is the page that sends
+    the request."""
     text = request.headers.get(ROOT_HEADER, "")
     return text if is_partial(request) and _ROOT.fullmatch(text) else root_of(request)
 
@@ -108,19 +111,19 @@ def is_partial(request: Request) -> bool:
 
 
 def number(value: float) -> str:
-    """With a thin space between thousands."""
+    """A number with a thin space between thousands."""
     return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def rate(value: float) -> str:
-    """Messages/s."""
+    """A rate, in messages/s, as text."""
     if value >= 100 or value == int(value):
         return number(value)
     return f"{value:.1f}"
 
 
 def size(value: float) -> str:
-    """Bytes, in the unit that leaves at most four digits."""
+    """A size (bytes) as text, in the unit that leaves at most four digits."""
     for unit in _SIZES:
         if value < 1024 or unit == _SIZES[-1]:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
@@ -129,7 +132,7 @@ def size(value: float) -> str:
 
 
 def ms_text(value: float | None) -> str:
-    """A duration (ms) with its two largest units."""
+    """A duration (ms) as text, in its two largest units."""
     if value is None:
         return NONE
     if value < 1000:

@@ -1,4 +1,4 @@
-"""The interface between the HTTP API and the shards, and its values. Nothing here knows HTTP.
+"""The interface between the HTTP API and the shards, and its value types. Nothing here depends on HTTP.
 
 `CommandGateway` (`proxy/gateway/gateway.py`) is the only implementation, for single-process and cluster mode.
 """
@@ -22,10 +22,10 @@ from duemq.storage.shard.topic_counts import TopicCount
 
 
 class Receipt(NamedTuple):
-    """The answer to a durable schedule. `due` in epoch ms.
+    """The answer for a message that is durably accepted. `due`: epoch ms.
 
-    `known`: the name or idempotency key existed before, and `id` is the first message's; `conflict`: it existed with
-    other content, and nothing was accepted. Without an id: the caller may not see the message that has the name.
+    `known`: the name or idempotency key was used before, and `id` is the first message's id; `conflict`: it was used
+    with other content, and nothing was accepted. `id` is empty if the caller may not see the message with that name.
     """
 
     id: str
@@ -39,7 +39,8 @@ class Receipt(NamedTuple):
 class ChangeOutcome(NamedTuple):
     """The answer to a cancel, move, deliver now or redrive of one message.
 
-    `answer` is None if it is not known in time; `at`: when the message was cancelled or delivered, epoch ms, else 0.
+    `answer`: None if the shard did not answer in time; `at`: when the message was cancelled or delivered, epoch ms,
+    else 0.
     `id` is the message's id if the target was found, else the target as given.
     """
 
@@ -56,8 +57,8 @@ class OwnTopic(NamedTuple):
 
 
 class ImportStatus(NamedTuple):
-    """The state of a file's import; `import` is None while it is unknown. `known`: the same content was submitted
-    before, by the command in `import`."""
+    """The state of a file's import. `import_record`: None while the state is unknown. `known`: the same content was
+    submitted before, by the command in `import_record`."""
 
     id: str
     shard: int
@@ -77,7 +78,7 @@ class MessagePage(NamedTuple):
 
 
 class Gateway(Protocol):
-    """The access to all shards. Every call may raise Unavailable (503: nothing was accepted, nothing was changed).
+    """Access to all shards. Every call may raise Unavailable (503: nothing was accepted, nothing was changed).
 
     Writing calls may raise OutcomeUnknown (504); reading calls never do.
     """
@@ -88,17 +89,19 @@ class Gateway(Protocol):
         ...
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
-        """Accept messages, in order. Durable when it returns.
+        """Accept messages, in order. They are durable when the call returns.
 
-        A draft that its topic would refuse is answered with the RejectedNow (`unknown_topic`, `payload_too_large`); on
-        the embedded bus, the others are accepted all or none. On a shared log a call that raises OutcomeUnknown may
-        have been carried out in part. A named draft is answered after its shard has decided whether the name is new:
-        with Rejected `outcome_unknown` if that is not known in time, and with `unavailable` if it was not accepted.
+        A draft that its topic would refuse is answered with a RejectedNow (`unknown_topic`, `payload_too_large`). On
+        the embedded bus, either all other drafts are accepted or none. On a shared log a call that raises
+        OutcomeUnknown may have been carried out in part. A named draft is answered after its shard has decided whether
+        the name is new: with Rejected `outcome_unknown` if the decision is not known in time, and with `unavailable` if
+        the draft was not accepted.
         """
         ...
 
     async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
-        """The receipt of the message that has each name, None for a new name; `names` are given with fingerprints.
+        """For each name, the receipt of the message that has it; None for a new name. `names`: pairs of a name and the
+        fingerprint of the content to compare.
 
         Sees every message accepted before the call. Raises OutcomeUnknown if no node can answer.
         """
@@ -114,33 +117,35 @@ class Gateway(Protocol):
         terms: Terms | None = None,
         by: str = "",
     ) -> list[ChangeOutcome]:
-        """Cancel, move (to `due`: one for all, or one for each), deliver now, redrive or purge (kinds of
-        `model/messages/message.py`), the last two with `terms`.
+        """Cancel, move, deliver now, redrive or purge. `kind`: one of those in `model/messages/message.py`. `due`: the
+        new due time of a move, one for all targets or one for each. `terms`: only for redrive and purge.
 
-        One outcome per target, in order; a target is an id or a client-chosen name. `by`: the caller
-        (`model/callers/caller.py`), for the history of the messages; a job is identified by its tag. `at` is looked up
-        with `times`, or for at most 16 targets.
+        Returns one outcome per target, in order; a target is an id or a client-chosen name. `by`: the caller
+        (`model/callers/caller.py`), for the history of the messages; the history identifies a job by its tag instead.
+        The outcomes have `at` only with `times`, or if there are at most 16 targets.
         """
         ...
 
     async def import_file(self, import_command: ImportCommand) -> ImportStatus:
-        """Request the import of a file. Durable when it returns; after that, each replica reads the file."""
+        """Request the import of a file. The request is durable when the call returns; then each replica reads the
+        file."""
         ...
 
     async def import_files(self, import_commands: Sequence[ImportCommand]) -> list[ImportStatus]:
-        """Request the import of a batch of files: all their commands are in the log when it returns, or none ever is.
+        """Request the import of a batch of files: either all commands are in the log when the call returns, or none is.
 
-        One answer per file, in order. A call that raises Unavailable may have been carried out: as a whole.
+        Returns one answer per file, in order. If the call raises Unavailable, either the whole batch was carried out or
+        none of it.
         """
         ...
 
     async def imports(
         self, state: str | None = None, below: str = "", limit: int | None = None, after: str | None = None
     ) -> tuple[int, list[ImportStatus]]:
-        """The number of pending, imported or rejected files (`state`, None = all), without purged ones, whose path
-        begins with `below`; and the first `limit` of them (None = all), by shard, oldest first.
+        """The number of pending, imported or rejected files (`state`, None = all) whose path begins with `below`, not
+        counting purged ones, and the first `limit` of them (None = all), by shard, oldest first.
 
-        With `after`, an id or "", the next `limit` after that id, and their number. Raises Rejected."""
+        With `after`, an id or "": the next `limit` files after that id, and how many these are. Raises Rejected."""
         ...
 
     async def import_record(self, id_: str) -> ImportStatus | None:
@@ -148,29 +153,30 @@ class Gateway(Protocol):
         ...
 
     async def imported_ids(self, id_: str, first: int, most: int) -> bytes | None:
-        """The ids (32 characters each) of up to `most` rows of an imported file from row `first` on; None for an
-        unknown import. Raises Rejected `no_ids` for a refused one, or if its file is no longer kept."""
+        """The ids (32 characters each) of up to `most` rows of an imported file, from row `first` on; None for an
+        unknown import. Raises Rejected `no_ids` if the import was refused or its file is no longer kept."""
         ...
 
     async def state(self, ref: str, caller: str = "") -> MessageState | None:
         """The message with this id or name, or None if it is unknown. Sees every message accepted before the call.
 
-        `caller`: whose names are searched first (`Grant.namespace`); empty: only those of all.
+        `caller`: the caller whose names are searched first (`Grant.namespace`); empty: only the names shared by all
+        callers are searched.
         """
         ...
 
     async def topics_of(self, refs: Sequence[str], caller: str = "") -> dict[str, OwnTopic]:
-        """The ids and topics of the messages with these ids or names, by ref, without unknown ones. See `state`: this
-        costs a fraction of it, and keeps no payloads."""
+        """The ids and topics of the messages with these ids or names, by ref; unknown messages are left out. See
+        `state`: this call costs a fraction of it, and keeps no payloads in memory."""
         ...
 
     async def find(self, query: Query) -> MessagePage:
-        """Raises Rejected `bad_cursor`."""
+        """A page of the messages that match a query. Raises Rejected `bad_cursor`."""
         ...
 
     async def pending(self, topic: str) -> TopicCount | None:
-        """The number of messages pending for a topic, including all accepted before; None while a shard does not
-        know."""
+        """The number of messages pending for a topic, including all that were accepted before the call; None while a
+        shard cannot count them."""
         ...
 
     def topic_lateness(self, topic: str) -> dict[str, Any]:
@@ -190,7 +196,7 @@ class Gateway(Protocol):
         ...
 
     async def figures(self) -> Sequence[Figures]:
-        """The figures of the nodes; silent nodes are missing."""
+        """The figures of the nodes; nodes that do not answer are left out."""
         ...
 
     async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
@@ -202,7 +208,7 @@ class Gateway(Protocol):
         ...
 
     async def resume(self, name: str) -> None:
-        """Let a drained node get shards again. Raises as `drain` does."""
+        """Let a drained node take shards again. Raises the same errors as `drain`."""
         ...
 
     def why_not_ready(self) -> str | None:
@@ -210,9 +216,9 @@ class Gateway(Protocol):
         ...
 
     def readiness(self) -> Readiness:
-        """The same in public words, also by shard."""
+        """Whether messages are accepted and delivered, also by shard, in words that may be public."""
         ...
 
     def stuck(self) -> Mapping[int, float]:
-        """How long (s) shards of this process have been stuck."""
+        """The stuck shards of this process, and how long (s) each has been stuck."""
         ...

@@ -1,4 +1,4 @@
-"""Watches the age of commands in a shared log: new ones are refused before the log drops old ones unread."""
+"""Watches the age of commands in a shared log: new commands are refused before the log drops old, unapplied ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.model.errors import LogFailed
 
 log = logging.getLogger(__name__)
 
-_SHARE = 0.5  # of the retention: older unapplied commands are in danger
+_SHARE = 0.5  # of the retention: unapplied commands that are older might be dropped
 EVERY_S = 5.0  # between checks
 
 
@@ -25,8 +25,8 @@ class BufferAge:
         self._old: frozenset[int] = frozenset()
 
     async def refresh(self, bus: Bus, applied: Mapping[int, int]) -> None:
-        """`applied`: the offset up to which each shard has applied its commands. If the log does not answer, the
-        shard's last result stays."""
+        """Check all shards once. `applied`: the offset up to which each shard has applied its commands. If the log does
+        not answer, the shard's last result stays."""
         before = self._clock() - self._most_ms
         shards = list(applied)
         looks = [self._is_old(bus, shard, applied[shard], before) for shard in shards]

@@ -1,4 +1,5 @@
-"""Changes: cancels, moves, deliver-nows and redrives are appended to the log, and the ledger has their outcomes."""
+"""Makes changes: appends the commands for cancels, moves, deliver-nows and redrives to the log, and reads their
+outcomes from the ledger."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from duemq.model.topics.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.gateway.message_resolver import Address, MessageResolver, NamedAddress, Target
 
-_NAMES_TOGETHER = 1_000  # in one lookup
-_WITH_TIME = 16  # up to this many changes, end times are looked up
+_NAMES_TOGETHER = 1_000  # names in one lookup
+_WITH_TIME = 16  # for up to this many changes, end times are looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 
 @dataclass(slots=True)
 class _Item:
-    """One change of a call. `offset`: of its command, -1 without one. `message`: the message that it applies to, once
-    known."""
+    """One change in a call. `offset`: the offset of its command, -1 if it has none. `message`: the message that it
+    applies to, once known."""
 
     ref: str
     target: Target
@@ -41,12 +42,12 @@ class _Item:
 
     @property
     def is_known(self) -> bool:
-        """Whether its shard has answered, about a message."""
+        """Whether the shard has answered and has found the message."""
         return self.answered is not None and self.answered.answer is not Answer.UNKNOWN
 
     @property
     def has_ended(self) -> bool:
-        """Whether the message is known, and ended before this change."""
+        """Whether the message was found, and had ended before this change."""
         return self.message is not None and self.answered is not None and self.answered.answer in _ENDED
 
     def frame(self, kind: int, terms: Terms | None, by: str) -> bytes:
@@ -67,7 +68,8 @@ class _Item:
 
 
 class MessageChanges:
-    """`append` makes commands durable; `answer_s`: how long to wait for a shard's answer."""
+    """Makes the changes of each call. `append` makes commands durable; `answer_s`: how long to wait for a shard's
+    answer."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class MessageChanges:
             await self._decide(by_shard, batches)
             with_times = times or len(refs) <= _WITH_TIME
             for shard, some in by_shard.items():
-                # The entry of an older master, or of a cycle with very many changes, does not say which message it was.
+                # The entry of an older master, or of a cycle with very many changes, does not identify the messages.
                 if untold := [item for item in some if item.message is None and item.is_known]:
                     await self._find_holders(shard, untold, some[-1].offset)
                 if with_times and (ended := [item for item in some if item.has_ended]):
@@ -115,12 +117,13 @@ class MessageChanges:
         return [item.outcome(kind) for item in items]
 
     async def _targets(self, refs: Sequence[str], *, by_name: bool) -> list[Target]:
-        """The target of each change. A command `by_name` goes to the shard of the name, which looks it up itself."""
+        """The target of each change. `by_name`: a command may go to the shard of a name, which looks up the message
+        itself."""
         targets: list[Target] = []
         unresolved: list[int] = []
         for ref in refs:
             address = self._addresses.of(ref)
-            # An older node finds any other name malformed, and stops its replica at the command.
+            # Any other name is malformed to an older node, whose replica would stop at the command.
             if isinstance(address, Address) or (
                 isinstance(address, NamedAddress) and by_name and CONSUMER.fullmatch(ref)
             ):
@@ -131,14 +134,14 @@ class MessageChanges:
         if unresolved:
             try:
                 looked_up = await self._addresses.find_each([refs[at] for at in unresolved])
-            except OutcomeUnknown as error:  # of a lookup, which changes nothing
+            except OutcomeUnknown as error:  # a failed lookup has changed nothing
                 raise Unavailable(error.detail) from error
             for at, one in zip(unresolved, looked_up, strict=True):
                 targets[at] = one
         return targets
 
     async def _decide(self, by_shard: Mapping[int, Sequence[_Item]], batches: Batches) -> None:
-        """Append the commands, and wait for the answers of their shards."""
+        """Append the commands, and wait for the shards' answers."""
         progress_of = {shard: self._backend.progress(shard) for shard in by_shard}
         for progress in progress_of.values():
             progress.check()
@@ -162,7 +165,7 @@ class MessageChanges:
     async def _find_holders(self, shard: int, items: Sequence[_Item], offset: int) -> None:
         """Find the messages with the names of these changes, once the command at `offset` is applied.
 
-        Only for the answers: if a lookup fails, the answer has the name instead of the id.
+        The messages are only needed for the answers: if a lookup fails, an answer has the name instead of the id.
         """
         names = [of_client(item.ref) for item in items]
         try:
@@ -179,13 +182,14 @@ class MessageChanges:
         try:
             end_times = await self._backend.reader.when_ended(shard, first_keys, items[-1].offset)
         except Unavailable:
-            return  # the answers are known, and some of the changes may be made
+            return  # the answers are known, and some of the changes may have been made
         for item, at in zip(items, end_times, strict=True):
             item.ended_at = at
 
 
 async def applied_in_time(progress: Progress, offset: int, answer_s: float) -> bool:
-    """Wait until a shard has applied a command that is already in the log, and so can no longer be refused."""
+    """Wait until a shard has applied a command; False if it has not in time. The command is already in the log, so it
+    can no longer be refused, and an unavailable shard is not an error here."""
     try:
         return await progress.wait_until_applied(offset, answer_s)
     except Unavailable:
@@ -201,18 +205,19 @@ class _Group:
 
 
 class NameLookups:
-    """Lookups of names: one at a time per shard, and names that arrive during one share the next.
+    """Looks up names, with one lookup at a time per shard. Names that arrive during a lookup share the next one.
 
-    Batches names, because in a cluster a lookup is a request to a node, which costs more than the names in it.
+    Names are batched because a lookup in a cluster is a request to a node, which costs more than the names in it.
     """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._groups: dict[int, tuple[_Group, asyncio.Task[dict[bytes, NamedMessage]]]] = {}  # not yet sent, by shard
+        self._groups: dict[int, tuple[_Group, asyncio.Task[dict[bytes, NamedMessage]]]] = {}  # not sent yet, by shard
         self._turns: dict[int, asyncio.Lock] = {}
 
     async def messages(self, shard: int, names: Sequence[bytes], offset: int) -> dict[bytes, NamedMessage]:
-        """The messages of a shard that have these names once the command at `offset` is applied, and maybe others.
+        """The messages of a shard that have these names once the command at `offset` is applied; there may be others in
+        the result.
 
         Raises Unavailable or OutcomeUnknown if no node can answer.
         """
@@ -222,11 +227,11 @@ class NameLookups:
         group, task = self._groups[shard]
         group.names.update(dict.fromkeys(names))
         group.offset = max(group.offset, offset)
-        return await asyncio.shield(task)  # other callers wait for it, too
+        return await asyncio.shield(task)  # other callers wait for the task, too
 
     async def _look_up(self, shard: int, group: _Group) -> dict[bytes, NamedMessage]:
         async with self._turns.setdefault(shard, asyncio.Lock()):
-            del self._groups[shard]  # later names go into the next one
+            del self._groups[shard]  # later names go into the next group
             names = list(group.names)
             messages: dict[bytes, NamedMessage] = {}
             for start in range(0, len(names), _NAMES_TOGETHER):

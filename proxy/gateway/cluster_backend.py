@@ -29,7 +29,7 @@ _SERVING = (NodeState.READY, NodeState.DRAINING)
 
 
 class NodeFiguresReader(Protocol):
-    """Reads the figures of the nodes; silent nodes are missing."""
+    """Reads the figures of the nodes; nodes that do not answer are left out."""
 
     async def figures(self) -> list[Figures]: ...
     async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]: ...
@@ -37,7 +37,7 @@ class NodeFiguresReader(Protocol):
 
 @dataclass
 class ProxyBackend:
-    """See `Backend`: a process without a store. The whole cluster shares `cluster_id` and `ids`.
+    """The `Backend` of a process without a store. The whole cluster shares `cluster_id` and `ids`.
 
     Messages are accepted as long as the log is available, even without nodes.
     """
@@ -113,7 +113,7 @@ class ProxyBackend:
 
     def refuse(self) -> None:
         full = {member.name: member.health.full for member in self.view.members() if member.health.full}
-        # A standby's full disk costs redundancy, a master's costs deliveries: see ADR 17.
+        # A full disk on a standby costs redundancy, on a master it costs deliveries: see ADR 17.
         if full and (masters := sorted(full.keys() & set(self.view.masters().values()))):
             raise DiskFull(f"node {masters[0]}: {full[masters[0]]}", DISK_FULL_RETRY_S)
 
@@ -139,7 +139,7 @@ class ProxyBackend:
         return document | {"topics": self.troubles()}
 
     async def figures(self) -> list[Figures]:
-        """The figures of the nodes, and of messages sent through this process."""
+        """The figures of the nodes, and those of the direct messages sent through this process."""
         own = Figures("", direct=self._direct_messages)
         return [own] if self.figures_reader is None else [own, *await self.figures_reader.figures()]
 

@@ -43,7 +43,7 @@ from duemq.proxy.gateway.shard_router import ByKey, ShardRouter
 from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
-_MAX_BACKLOG = 50_000  # commands a shard may be behind before senders must wait
+_MAX_BACKLOG = 50_000  # how many commands a shard may be behind before senders must wait
 _IMPORT_ID = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
 
 _P = ParamSpec("_P")
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
-    """A failed read has changed nothing, even if the log or the store raises OutcomeUnknown."""
+    """Make a read raise Unavailable instead of OutcomeUnknown: a failed read has changed nothing."""
 
     @wraps(read)
     async def call(*args: _P.args, **named: _P.kwargs) -> _T:
@@ -65,7 +65,8 @@ def _reading(read: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Corout
 
 @dataclass
 class _OutgoingBatch:
-    """The frames that one call appends, by partition, and each sent draft's partition and place in it."""
+    """The frames that one call appends, by partition, and each sent draft's partition and place in that partition's
+    list."""
 
     batches: dict[Partition, list[bytes]] = field(default_factory=dict)
     places: dict[int, tuple[Partition, int]] = field(default_factory=dict)
@@ -78,7 +79,8 @@ class _OutgoingBatch:
 
 
 class CommandGateway:
-    """See `Gateway`. `answer_s`: how long a change waits for its answer. `selection`: by key by default."""
+    """See `Gateway`. `answer_s`: how long a change waits for its answer. `selection`: how to choose a shard; by default
+    by key."""
 
     def __init__(self, backend: Backend, selection: ShardRouter | None = None, answer_s: float = 2.0) -> None:
         self._backend, self._answer_s = backend, answer_s
@@ -86,7 +88,7 @@ class CommandGateway:
         self._addresses, self._names = MessageResolver(backend), Names(backend, answer_s)
         self._changes = MessageChanges(backend, self._addresses, partial(self._append, for_answer=True), answer_s)
         self._turn = count()
-        # Ids of direct messages only need to differ; 2**40 leaves room to count up from anywhere.
+        # The numbers in ids of direct messages only need to differ. A first number below 2**40 leaves room to count up.
         self._unique = count(secrets.randbits(40))
         self._whole = asyncio.Lock()
 
@@ -109,7 +111,7 @@ class CommandGateway:
             raise Unavailable(reason)
 
     async def _append(self, batches: Batches, *, for_answer: bool) -> AppendResults:
-        """See `Bus.append`. Reports the result to the selection. Raises Unavailable if nothing was appended."""
+        """See `Bus.append`. Reports the result to `_selection`. Raises Unavailable if nothing was appended."""
         shards = [partition for topic, partition in batches if topic == BUFFER]
         for shard in shards if for_answer else ():
             with suppress(Unavailable):
@@ -122,7 +124,7 @@ class CommandGateway:
             for topic, partition in failed:
                 if topic == BUFFER:
                     self._selection.failed(partition)
-            if isinstance(error, DiskFull):  # raised by the write itself
+            if isinstance(error, DiskFull):  # the write itself raised it
                 raise OutcomeUnknown(f"it may or may not be in the log: {error.detail}") from error
             raise
         spent = time.perf_counter() - started
@@ -133,7 +135,8 @@ class CommandGateway:
     async def _append_parts(
         self, batches: Batches, *, for_answer: bool
     ) -> tuple[AppendResults, dict[Partition, Rejected]]:
-        """The appended parts, and why the parts for other partitions failed. Raises an error that all parts have."""
+        """Append, and return the parts that were appended and why those for other partitions failed. Raises the error
+        if all parts failed with it."""
         try:
             return await self._append(batches, for_answer=for_answer), {}
         except PartlyAppended as error:
@@ -202,13 +205,13 @@ class CommandGateway:
         now: int,
         at_once: int,
     ) -> _OutgoingBatch:
-        """`now`: the due time of messages without delay that go through a shard; `at_once`: all others without delay.
-        Drafts that a shard refuses are added to `refused`."""
+        """What to append for these drafts. `now`: the due time of messages without delay that go through a shard;
+        `at_once`: that of all other messages without delay. Drafts that a shard refuses are added to `refused`."""
         ids, shards = self._backend.ids, self._backend.shards
         selection, turn = self._selection, next(self._turn)
-        together: int | None = None  # the one shard of all messages that may go to any: one batch
+        together: int | None = None  # one shard for all messages that may go to any, so that they form one batch
         outgoing, pick = _OutgoingBatch(), self._picker()
-        why_shard_refuses = cache(self._why_shard_refuses)  # asked once per call, not per message
+        why_shard_refuses = cache(self._why_shard_refuses)  # computed once per call, not per message
         for index, draft in enumerate(drafts):
             if index in refused:
                 continue
@@ -233,7 +236,8 @@ class CommandGateway:
         return outgoing
 
     def _picker(self) -> Callable[[], int]:
-        """Chooses a shard for messages that may go to any: one that accepts them and answers, if possible."""
+        """A function that chooses a shard for messages that may go to any: one that accepts them and answers, if
+        possible."""
         shards, about = self._backend.shards, self._backend.bus.topic_state(BUFFER)
         closed = about.trouble if about is not None else {}
 
@@ -247,7 +251,8 @@ class CommandGateway:
         return pick
 
     def _why_shard_refuses(self, shard: int, named: bool) -> Rejected | None:
-        """For a `named` message, also why its shard does not answer."""
+        """Why a shard refuses a message; for a `named` message also why the shard does not answer. None if it accepts
+        the message."""
         reason = self._backend.why_shard_refuses(shard)
         if reason is None and named:
             try:
@@ -265,7 +270,7 @@ class CommandGateway:
 
     async def _hold_up(self, shard: int, offset: int) -> None:
         """Back-pressure: slow a sender down to the shard's speed."""
-        with suppress(Unavailable):  # sent messages are accepted, even if the shard fails here
+        with suppress(Unavailable):  # the messages are already accepted, even if the shard fails now
             progress = self._backend.progress(shard)
             if offset - progress.applied > _MAX_BACKLOG:
                 await progress.wait_until_applied(offset - _MAX_BACKLOG, self._answer_s)
@@ -278,7 +283,7 @@ class CommandGateway:
         target = await self._addresses.find(ref, caller)
         if not isinstance(target, Address):
             return target
-        # Reads see all earlier answers: the replica must have caught up with them.
+        # A read must see all earlier answers, so the replica must have caught up with them.
         offset = max(target.offset, self._backend.progress(target.shard).applied - 1)
         return await self._backend.reader.state(target.shard, target.first_key, offset)
 
@@ -312,7 +317,7 @@ class CommandGateway:
             if query.shard not in shards:
                 raise Rejected("bad_query", f"shard is 0 to {len(shards) - 1} here, not {query.shard}", "shard")
             shards = (query.shard,)
-        # A cursor identifies a shard by its place among the queried ones.
+        # A cursor identifies a shard by its place among the queried shards.
         after = {
             shard: key if place <= last_shard or query.cursor is None else before(key)
             for place, shard in enumerate(shards)
@@ -400,8 +405,8 @@ class CommandGateway:
                 record = ImportRecord(offset, import_command, PENDING, answered.at)
                 records[shard][import_command.sha256] = record
             else:
-                others.add(shard)  # it has a file that was submitted before, maybe among a year's files
-        with suppress(Unavailable):  # all are in the log: later requests get their outcomes
+                others.add(shard)  # the file was submitted before, so its record is among all of the shard's files
+        with suppress(Unavailable):  # all commands are in the log: later requests can get their outcomes
             if all(reached):
                 records |= {shard: await self._by_content(shard) for shard in others}
         return [
@@ -410,7 +415,7 @@ class CommandGateway:
         ]
 
     async def _append_whole(self, batches: Batches) -> AppendResults:
-        """Append all or nothing. A shared log's plain appends guarantee that only per partition."""
+        """Append everything or nothing. A plain append to a shared log guarantees that only per partition."""
         if not batches:
             return {}
         async with self._whole:
@@ -427,10 +432,10 @@ class CommandGateway:
 
     @_reading
     async def _committer(self) -> Committer:
-        return await self._backend.bus.committer(IMPORTER, frozenset)  # it writes only to the buffer
+        return await self._backend.bus.committer(IMPORTER, frozenset)  # the committer writes only to the buffer
 
     async def _by_content(self, shard: int) -> dict[str, ImportRecord]:
-        """The files of a shard that are not refused, by SHA-256."""
+        """The imports of a shard that were not refused, by their files' SHA-256."""
         _, records = await self._backend.reader.imports(shard, None)
         return {one.import_command.sha256: one for one in records if one.state != REJECTED}
 
@@ -526,13 +531,13 @@ _ID, _DUE, _ATTEMPT = bytes(ID_CHARS), 10**13, 10**4
 
 
 def _record_bytes(draft: Draft) -> int:
-    """The most bytes of a message as a record, for any due time and number of attempts."""
+    """The largest size (bytes) of a message as a record, for any due time and number of attempts."""
     _, system = system_headers(_ID, _DUE, _ATTEMPT, "\n".join(draft.labels).encode())
     return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload or b"")
 
 
 def _as_rejection(error: DuemqError) -> Rejected:
-    """The error of one message among others."""
+    """The error as the answer for one message among others."""
     if isinstance(error, Rejected):
         return error
     return Rejected(error.code if isinstance(error, Unavailable) else Unavailable.code, str(error))
@@ -550,7 +555,7 @@ def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:
 
 
 def _unfit(draft: Draft, about: TopicState) -> Rejected | None:
-    """Why its topic would refuse a message; for one that is due later this may change."""
+    """Why a message's topic would refuse it now; None if it would not. This may change before the message is due."""
     topic, limit = draft.topic, about.max_frame_bytes
     if limit is not None and (size := _record_bytes(draft)) > limit:
         detail = f"the message has {size} bytes as a record, topic {topic} takes up to {limit}"
@@ -563,7 +568,7 @@ def _unfit(draft: Draft, about: TopicState) -> Rejected | None:
 
 
 def _partition_for(key: bytes | None, about: TopicState, turn: int) -> int:
-    """The partition of a message without delay; without a key it avoids partitions that accept nothing now."""
+    """The partition for a message without delay. A message without a key avoids partitions that accept nothing now."""
     if key is not None:
         return partition_of(key, about.partitions)
     opened = [number for number in range(about.partitions) if number not in about.trouble] if about.trouble else ()

@@ -1,7 +1,7 @@
 """A proxy's view of the ledger: the progress and the answers of each shard.
 
-A proxy holds no state of messages. It follows the ledger from its end at the start of the proxy, because earlier
-answers belong to other processes.
+A proxy keeps no state about messages. When it starts, it begins to follow the ledger at the ledger's end, because
+earlier answers belong to other processes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from duemq.model.log.ledger import START, Barrier, Entry, read_ledger
 from duemq.model.messages.record import unpack_record
 
 _READ = 1_000
-_LOOK_BACK = 32  # offsets; each cycle uses two on a broker, for its entry and its transaction's marker
+_LOOK_BACK = 32  # offsets; on a broker each cycle uses two, for its entry and its transaction marker
 _QUIET_S = 5.0
-# While no request waits for an answer, entries are read together: ten times a second, for all shards at the same time,
+# While no request waits for an answer, new entries are read only ten times a second, for all shards at the same time,
 # so that one fetch suffices.
 _LINGER_S = 0.1
 
 
 class LedgerCollector(Collector):
-    """A proxy's view of the shards, at each scrape. Each node has more metrics for its shards."""
+    """Metrics of the shards as the proxy sees them, made at each scrape. Each node has more metrics for its shards."""
 
     def __init__(self, entries: Mapping[int, Entry], clock: Callable[[], int]) -> None:
         self._entries, self._clock = entries, clock
@@ -58,7 +58,7 @@ class LedgerFollower:
     def __init__(self, bus: Bus, shards: int) -> None:
         self.progress = [Progress() for _ in range(shards)]
         self.entries: dict[int, Entry] = {}
-        self.ready = asyncio.Event()  # set once the end of every shard's ledger was found, or cannot be
+        self.ready = asyncio.Event()  # set once the end of every shard's ledger was found, or could not be
         self._bus = bus
         self._next: dict[int, int] = {}  # per shard: the next offset to read
         self._loops = [
@@ -73,7 +73,7 @@ class LedgerFollower:
         ]
 
     def why_not_ready(self) -> str | None:
-        """None while the answers of some shard can be followed, else the reason in a sentence."""
+        """None while the answers of at least one shard can be followed, else the reason in a sentence."""
         if (reason := self._bus.trouble()) is not None:
             return reason
         reasons = [self.why_unseen(shard) for shard in range(len(self.progress))]
@@ -99,8 +99,8 @@ class LedgerFollower:
         return {shard: entry.applied for shard, entry in self.entries.items()}
 
     async def run(self) -> None:
-        """Follow until cancelled. A record that is not a ledger entry of a known format stops the answers of its
-        shard."""
+        """Follow until cancelled. After a record that is not a ledger entry in a known format, the proxy gets no more
+        answers from that shard."""
         async with asyncio.TaskGroup() as group:
             for shard, loop in enumerate(self._loops):
                 group.create_task(loop.run(), name=f"ledger-{shard}")
@@ -139,7 +139,7 @@ class LedgerFollower:
         while self._next[shard] < end:
             if await self._read(shard):
                 continue
-            # Later entries are still to be read.
+            # Even if the bus has reached the end, entries may have come since the last read.
             if self._bus.reach(LEDGER, shard) >= end and not await self._read(shard):
                 return
             await subscription.wait(_QUIET_S)

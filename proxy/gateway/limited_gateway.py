@@ -28,20 +28,21 @@ _NEED_ALL_TOPICS = {
 
 
 class LimitedGateway:
-    """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
+    """The gateway for one grant. A message in a topic outside the grant is unknown to the caller; sending to such a
+    topic is `forbidden`.
 
-    `charge` gets the number of messages of each send, and of refs of each change. A change by name uses the id from a
-    lookup. A caller for some topics has its own names (`model/messages/names.py`); those of an older version are still
-    found (docs/adr/0057).
+    `charge` is called with the number of messages in each send, and of refs in each change. A change by name first
+    looks up the id. A caller limited to some topics has its own space of names (`model/messages/names.py`); names from
+    an older version of duemq are still found (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
         self._gateway, self._grant, self._charge = gateway, grant, charge
 
     def __getattr__(self, name: str) -> Any:
-        """The methods that a topic does not limit, and those for callers for all topics.
+        """The methods that need no limit by topic, and those only for callers with all topics.
 
-        A new method of `Gateway` is missing here until it is in one of the lists, or limited below.
+        A new method of `Gateway` is missing here until it is added to one of the two lists, or limited below.
         """
         needs_all = _NEED_ALL_TOPICS.get(name)
         if needs_all is None and name not in _PASSED_ON:
@@ -66,13 +67,14 @@ class LimitedGateway:
         return [answers[at] for at in range(len(drafts))]
 
     async def _known(self, drafts: Sequence[Draft], refused: Container[int]) -> dict[int, Receipt]:
-        """The receipts of existing messages with the names of drafts, by place. Raises Unavailable."""
+        """The receipts of existing messages that have the names of these drafts, by the draft's place. Raises
+        Unavailable."""
         ats = [at for at, draft in enumerate(drafts) if at not in refused and former_of_caller(draft.name)]
         if not ats:
             return {}
         try:
             receipts = await self.named([(drafts[at].name, drafts[at].fingerprint) for at in ats])
-        except OutcomeUnknown as error:  # nothing is sent yet
+        except OutcomeUnknown as error:  # nothing was sent yet
             raise Unavailable(error.detail) from error
         return {at: receipt for at, receipt in zip(ats, receipts, strict=True) if receipt is not None}
 
@@ -102,7 +104,8 @@ class LimitedGateway:
         terms: Terms | None = None,
         by: str = "",
     ) -> list[ChangeOutcome]:
-        """Look up each message first: its topic, and the target of a redrive, decide."""
+        """Make changes. Each message is looked up first: its topic, and the target topic of a redrive, decide whether
+        the caller may make the change."""
         if terms is not None and terms.topic and not self._grant.covers(terms.topic):
             raise no_topic(terms.topic)
         self._charge(len(refs))
@@ -111,7 +114,7 @@ class LimitedGateway:
         own = {ref: one.id for ref, one in (await self.topics_of(refs)).items()}
         dues = repeat(due) if isinstance(due, int) else due
         asked = [(own[ref], at) if ref in own else None for ref, at in zip(refs, dues, strict=False)]
-        # Make each change once, because it may rewrite a MiB: the last one, so that the last time of a message wins.
+        # Each message is changed once, because a change may rewrite a MiB. The last of its changes is made.
         unique = list(dict.fromkeys(one for one in reversed(asked) if one is not None))[::-1]
         if not unique:
             return [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
@@ -162,7 +165,7 @@ class LimitedGateway:
         return {topic: text for topic, text in by_topic.items() if self._grant.covers(topic)}
 
     async def figures(self) -> Sequence[Figures]:
-        """Figures cover all topics, so a caller for some of them gets none. The same for `sealed_windows`."""
+        """Figures cover all topics, so a caller limited to some topics gets none. `sealed_windows` does the same."""
         return [] if self._grant.topics else await self._gateway.figures()
 
     async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
@@ -170,7 +173,7 @@ class LimitedGateway:
 
 
 def _unsent(topic: str) -> Rejected:
-    """Other callers' destinations are refused like unknown ones."""
+    """The error for a topic outside the grant. Other callers' destinations are refused like unknown ones."""
     if not topic.startswith(DESTINATION):
         return no_topic(topic)
     name = topic.removeprefix(DESTINATION)

@@ -14,11 +14,11 @@ from duemq.model.messages.ids import MessageId
 from duemq.model.messages.key import offset_of, read_key
 from duemq.model.messages.names import Name, of_caller, of_client, shard_of_name
 
-_LOOK_UPS: Final = 64  # at a time
+_LOOK_UPS: Final = 64  # lookups at a time
 
 
 class Address(NamedTuple):
-    """A message of a shard: `id` for its answer, and its first key."""
+    """A message in a shard: its id, for the answer, and its first key."""
 
     id: str
     shard: int
@@ -26,12 +26,12 @@ class Address(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """The offset of the command that created it."""
+        """The offset of the command that created the message."""
         return offset_of(self.first_key)
 
 
 class NamedAddress(NamedTuple):
-    """The message of a shard with this name. `ref`: the name as given by its client."""
+    """The message in a shard that has this name. `ref`: the name as the client gave it."""
 
     ref: str
     shard: int
@@ -39,18 +39,18 @@ class NamedAddress(NamedTuple):
 
 
 Target = Address | NamedAddress | MessageState | None
-"""Of a change. A `MessageState` is that of a direct message; None: there is no such message."""
+"""The target of a change. A `MessageState` is the state of a direct message; None: there is no such message."""
 
 
 class MessageResolver:
-    """Resolves ids and names. A direct message was delivered when it was sent: only its id is known."""
+    """Resolves ids and names. For a direct message nothing but its id is known: it was delivered when it was sent."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._direct_topics: dict[int, str] = {}  # by checksum
+        self._direct_topics: dict[int, str] = {}  # topics of direct messages, by checksum
 
     def of(self, ref: str) -> Address | NamedAddress | MessageId:
-        """The address for an id of a shard's message, or for a name; any other id as it is. Without a lookup."""
+        """The address for a name, or for the id of a message in a shard; any other id as it is. Needs no lookup."""
         message_id = self._backend.ids.read(ref)
         if message_id is None:
             return self._named(ref, of_client(ref))
@@ -66,8 +66,8 @@ class MessageResolver:
         return Address(self._backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
 
     async def find(self, ref: str, caller: str = "") -> Address | MessageState | None:
-        """The message of a shard, the state of a direct one, or None if there is none. `caller`: see `Gateway.state`.
-        Raises Unavailable."""
+        """The address of a message in a shard, the state of a direct message, or None if there is no such message.
+        `caller`: see `Gateway.state`. Raises Unavailable."""
         address = self.of(ref)
         if isinstance(address, Address):
             return address

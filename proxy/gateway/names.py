@@ -1,4 +1,4 @@
-"""Named messages: the shard decides whether a name is new, and a repeat gets the first one's receipt."""
+"""Named messages: the shard decides whether a name is new, and a repeat gets the receipt of the first message."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from duemq.model.messages.names import Name, shard_of_name
 from duemq.proxy.gateway.base import Receipt
 
 _REPEAT = "send it again under the same name"
-_TOGETHER = 5_000  # names of one request to a node, which reads 4 MiB (`delay/api/internal_http.py`)
+_TOGETHER = 5_000  # names in one request to a node, which accepts 4 MiB (`delay/api/internal_http.py`)
 
 
 class AppendedNames(NamedTuple):
-    """A named draft in the log, with its receipt if the name is new."""
+    """A named draft in the log, with the receipt to return if its name is new."""
 
     draft: Draft
     receipt: Receipt
@@ -29,13 +29,13 @@ class AppendedNames(NamedTuple):
 
 
 class Names:
-    """`answer_s`: how long to wait for a shard's answer."""
+    """Finds the receipts for names. `answer_s`: how long to wait for a shard's answer."""
 
     def __init__(self, backend: Backend, answer_s: float) -> None:
         self._backend, self._answer_s = backend, answer_s
 
     async def resolve(self, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
-        """The outcome of each. Raises nothing: an unknown outcome is answered with `outcome_unknown`."""
+        """The outcome of each draft. Raises nothing: an unknown outcome is answered with `outcome_unknown`."""
         shards = _by_shard(one.shard for one in appended)
         parts = await asyncio.gather(*(self._resolve(shard, [appended[at] for at in ats]) for shard, ats in shards))
         answers: dict[int, Receipt | Rejected] = {}
@@ -44,14 +44,14 @@ class Names:
         return [answers[at] for at in range(len(appended))]
 
     async def _resolve(self, shard: int, appended: Sequence[AppendedNames]) -> list[Receipt | Rejected]:
-        """In the order of their offsets."""
+        """The outcomes of a shard's drafts, which must be in the order of their offsets."""
         try:
             progress = self._backend.progress(shard)
             await progress.wait_until_applied(appended[-1].offset, self._answer_s)
         except Unavailable as error:
             return [_unknown(error.detail)] * len(appended)
         answers: list[Receipt | Rejected] = []
-        looked: dict[int, Answer] = {}  # by place: answers that need a lookup
+        looked: dict[int, Answer] = {}  # by place: the answers for which the message must be looked up
         for place, one in enumerate(appended):
             answered = progress.answer(one.offset)
             if answered is None:
@@ -72,7 +72,8 @@ class Names:
             missing = _unknown(f"the first message of this name cannot be shown: {error.detail}")
         for (place, answer), first in zip(looked.items(), firsts, strict=True):
             if answer is Answer.ACCEPTED:
-                # Its topic may have refused it, or a clock may be slow. Even without an answer, it is accepted.
+                # The message is accepted, even if the lookup found nothing. It may not be delivered yet, because its
+                # topic refused it or a clock is slow, so the status comes from the lookup.
                 status = "scheduled" if first is None else first.state.status
                 answers[place] = appended[place].receipt._replace(status=status)
             else:
@@ -81,7 +82,7 @@ class Names:
         return answers
 
     async def look_up(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
-        """The receipt of the message that has each name; `names` with fingerprints. Raises Unavailable."""
+        """See `Gateway.named`. Raises Unavailable."""
         by_shard = _by_shard(shard_of_name(name, self._backend.shards) for name, _ in names)
         shards = [(shard, ats[at : at + _TOGETHER]) for shard, ats in by_shard for at in range(0, len(ats), _TOGETHER)]
         reader = self._backend.reader
@@ -97,13 +98,13 @@ class Names:
 
 
 def receipt_of(first: NamedMessage, *, conflict: bool) -> Receipt:
-    """The receipt for a repeat: that of the first message of its name."""
+    """The receipt for a repeat: the receipt of the first message with that name."""
     state = first.state
     return Receipt(state.id, state.status, state.topic, state.due, True, conflict)
 
 
 def _by_shard(shards: Iterable[int]) -> list[tuple[int, list[int]]]:
-    """Each shard with its places."""
+    """Each shard, with its places in `shards`."""
     places = sorted((shard, at) for at, shard in enumerate(shards))
     return [(shard, [at for _, at in group]) for shard, group in groupby(places, key=lambda place: place[0])]
 

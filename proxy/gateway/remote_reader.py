@@ -1,4 +1,4 @@
-"""The proxy's `ShardReader`: reads shards of other processes through the nodes' internal HTTP."""
+"""The proxy's `ShardReader`: reads shards in other processes through the nodes' internal HTTP."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from duemq.storage.shard.records import ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.json_response import in_slices
 
-_AVOID_S = 5.0  # how long a silent node is asked last
+_AVOID_S = 5.0  # for how long a node that did not answer is asked last
 _QUEUE_S = 0.5
 _POOL = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepalive_expiry=30)
-# Concurrent requests to one node about one shard. Readers of a shard without a master wait until their time-out; they
-# must not use up the connections of all others.
+# Concurrent requests to one node about one shard. Reads from a shard without a master wait until they time out; they
+# must not use up the connections of all other reads.
 _LANE = 64
-_KEYS_TOGETHER = 1_000  # in one request
-_STATES_TOGETHER = 8  # each has a payload
+_KEYS_TOGETHER = 1_000  # keys in one request
+_STATES_TOGETHER = 8  # states at a time; each has a payload
 
 
 def node_client(
@@ -50,7 +50,7 @@ def node_client(
     connect_s: float = 0.5,
     tls: ssl.SSLContext | None = None,
 ) -> httpx.AsyncClient:
-    """A client for the internal HTTP of nodes, which delay an answer for up to `wait_s` seconds."""
+    """A client for the internal HTTP of nodes, which may delay an answer for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
     headers = token_headers(token) | {READS_HEADER: NAMES}
     return internal_http(tls, timeout=timeout, limits=_POOL, headers=headers, transport=transport)
@@ -59,14 +59,15 @@ def node_client(
 class RemoteReader:
     """See `ShardReader`.
 
-    A shard's master is asked first, because it has applied all answered commands. Then come the other holders, the
-    closest followers first. A node that took itself out is never asked; one that was silent recently is asked last.
+    A shard's master is asked first, because it has applied all answered commands. Next are the other nodes with a
+    replica, those least behind first. A node that withdrew from the cluster is never asked; a node that recently did
+    not answer is asked last.
     """
 
     def __init__(self, view: ClusterView, http: httpx.AsyncClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._view, self._http, self._clock = view, http, clock
-        self._silent: dict[str, float] = {}  # silent nodes, and until when they are avoided
-        # Places in use, by node and subject.
+        self._silent: dict[str, float] = {}  # nodes that did not answer, and until when they are avoided
+        # Limits on concurrent requests, by node and subject.
         self.lanes: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
@@ -91,7 +92,7 @@ class RemoteReader:
             content = orjson.dumps({"first_keys": [key.hex() for key in keys]})
             try:
                 topics += (await self._get(shard, "topics", {"offset": offset}, content))["topics"]
-            except Unavailable:  # perhaps all nodes of the shard have an older version, which answers one at a time
+            except Unavailable:  # perhaps the shard's nodes have an older version, which answers one key at a time
                 for first in range(0, len(keys), _STATES_TOGETHER):
                     some = keys[first : first + _STATES_TOGETHER]
                     states = await asyncio.gather(*(self.state(shard, key, offset) for key in some))
@@ -101,7 +102,7 @@ class RemoteReader:
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
         try:
             document = await self._get(shard, "topic-count", {"topic": topic})
-        except Rejected:  # a node of an older version has none
+        except Rejected:  # a node of an older version has no counts
             return None
         return None if document["pending"] is None else TopicCount(**document)
 
@@ -125,10 +126,10 @@ class RemoteReader:
             shard, "imports", {name: value for name, value in parameters.items() if value is not None}
         )
         listed = await in_slices(document["imports"], import_from_json)
-        if after is not None and listed and listed[0].offset <= after:  # a node of an older version begins at the start
+        if after is not None and listed and listed[0].offset <= after:  # a node of an older version ignores `after`
             count, records = await self.imports(shard, state, below)
             return count, [record for record in records if record.offset > after][:limit]
-        return document.get("count", len(listed)), listed  # a node of an older version returns all
+        return document.get("count", len(listed)), listed  # an older version returns all imports, without a count
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
         ids = (await self._get(shard, "imported-ids", {"wanted": command_offset, "first": first, "most": most}))["ids"]
@@ -160,13 +161,13 @@ class RemoteReader:
         return parts_by_shard
 
     async def figures(self) -> list[Figures]:
-        """The figures of all answering nodes."""
+        """The figures of all nodes that answer."""
 
         answers = await self._of_all("figures", {})
         return [Figures.from_json(one)._replace(node=name) for name, some in answers for one in some]
 
     async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
-        """The windows of all answering nodes; see `Gateway.sealed_windows`."""
+        """The windows of all nodes that answer; see `Gateway.sealed_windows`."""
         answers = await self._of_all("windows", {"first": first, "most": most})
         return sorted(SealedWindow(*one) for _, some in answers for one in some)[:most]
 
@@ -177,7 +178,7 @@ class RemoteReader:
             request = self._http.build_request("GET", f"{node.url}/internal/{what}", params=query)
             try:
                 return node.name, await self._ask(node, what, request)
-            except (Rejected, Unavailable):  # one of an older version has none
+            except (Rejected, Unavailable):  # a node of an older version has none
                 return node.name, ()
 
         return await asyncio.gather(*(ask(node) for node in self._view.members() if node.url))
@@ -194,7 +195,7 @@ class RemoteReader:
         return {int(shard): search_part_from_json(part) for shard, part in answer.items()}
 
     async def _get(self, shard: int, what: str, query: Mapping[str, str | int], content: bytes | None = None) -> Any:
-        """The answer of the first node that has one. Raises Unavailable if none has."""
+        """The answer of the first node that gives one. Raises Unavailable if no node does."""
         method = "GET" if content is None else "POST"
         reason: Unavailable | None = None
         for node in self._nodes(shard):
@@ -208,7 +209,7 @@ class RemoteReader:
 
     @asynccontextmanager
     async def _place(self, node: Member, about: str) -> AsyncIterator[None]:
-        """A place among the requests to a node about one subject. Raises Unavailable if none becomes free in time."""
+        """A place among the requests to a node about one subject. Raises Unavailable if no place is free in time."""
         name = node.name, about
         lane = self.lanes.get(name)
         if lane is None:
@@ -224,12 +225,13 @@ class RemoteReader:
             lane.release()
 
     async def _ask(self, node: Member, about: str, request: httpx.Request) -> Any:
-        """Raises Rejected as the node did, and Unavailable for errors that another node may not have."""
+        """The node's answer. Raises Rejected as the node did, and Unavailable for errors that another node may not
+        have."""
         try:
             async with self._place(node, about):
                 response = await self._http.send(request)
         except httpx.PoolTimeout as error:
-            # The node was not asked, so it is not silent.
+            # The request never reached the node, so this says nothing about the node.
             raise Unavailable("too many requests to the nodes are in flight here") from error
         except httpx.TransportError as error:
             now = self._clock()
@@ -248,7 +250,7 @@ class RemoteReader:
         raise Unavailable(f"node {node.name}: {document.get('detail', response.status_code)}")
 
     def _nodes(self, shard: int) -> Iterator[Member]:
-        """The nodes to ask about a shard, best first. Reads the cluster once, at the first step."""
+        """The nodes to ask about a shard, best first. Reads the state of the cluster once, at the first step."""
         master, now = self._view.masters().get(shard), self._clock()
         holders = [
             member

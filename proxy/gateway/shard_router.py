@@ -1,7 +1,7 @@
 """Queue selection: chooses the shard of a new message, if it is free to choose.
 
-A message with a name always goes to the shard of its name. The ideas are RocketMQ's `SelectMessageQueueBy...` and its
-latency fault tolerance.
+A message with a name always goes to the shard of its name. The ideas come from RocketMQ's `SelectMessageQueueBy...` and
+its latency fault tolerance.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ class ShardRouter(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """Whether all messages of a key go to one shard, and so keep their order when they are due together."""
+        """Whether all messages with the same key go to one shard, and so keep their order when they are due
+        together."""
         ...
 
     def pick(self, key: bytes | None = None) -> int:
-        """The shard of a message with this key, or of all messages without a key that were sent together."""
+        """The shard for a message with this key, or for all messages without a key that were sent together."""
         ...
 
     def measured(self, shard: int, seconds: float) -> None:
@@ -48,7 +49,7 @@ def router_of(name: Name, shards: int) -> ShardRouter:
 
 
 class RoundRobin:
-    """Round robin, whatever the key."""
+    """Chooses the shards in turn, whatever the key."""
 
     ordered = False
 
@@ -66,7 +67,7 @@ class RoundRobin:
 
 
 class ByKey(RoundRobin):
-    """The shard that Java's default partitioner would choose for the key; round robin without a key.
+    """Chooses the shard that the default partitioner of Kafka's Java client would; round robin without a key.
 
     Keyed messages that are due in the same millisecond are delivered in the order in which they were accepted.
     """
@@ -80,12 +81,12 @@ class ByKey(RoundRobin):
 class LeastLatency:
     """Round robin among the shards whose appends are about as fast as the fastest one's.
 
-    Uses a moving average per shard; a failed shard rests for `rest_s` seconds. Every `explore`-th pick tries the shard
-    measured longest ago, to find out when a slow or failed one has recovered. `clock` returns seconds.
+    Uses a moving average per shard; a failed shard is not picked for `rest_s` seconds. Every `explore`-th pick tries
+    the shard measured longest ago, to find out when a slow or failed shard has recovered. `clock` returns seconds.
     """
 
     ordered = False
-    _WEIGHT = 0.2  # of the latest measurement
+    _WEIGHT = 0.2  # the weight of the latest measurement in the average
     _ABOUT = 1.25
 
     def __init__(
@@ -94,8 +95,8 @@ class LeastLatency:
         self._rest_s, self._explore, self._clock = rest_s, explore, clock
         self._average: list[float | None] = [None] * shards
         self._measured_at = [0.0] * shards
-        self._resting = [0.0] * shards  # until then
-        self._picked = [0] * shards  # the number of the latest pick
+        self._resting = [0.0] * shards  # until when each shard is not picked
+        self._picked = [0] * shards  # the number of each shard's latest pick
         self._picks = count(1)
 
     def pick(self, key: bytes | None = None) -> int:
@@ -120,5 +121,5 @@ class LeastLatency:
 
     def failed(self, shard: int) -> None:
         self._resting[shard] = self._clock() + self._rest_s
-        # Its earlier average says little about the future.
+        # The average from before the failure predicts little.
         self._average[shard] = None

@@ -1,7 +1,8 @@
-"""The run of one job by the process that owns it: it writes the plan, executes it at a rate, and counts.
+"""Runs one job in the process that owns it: writes the plan, carries it out at a rate, and counts the outcomes.
 
-A kill at any point is safe: the plan is in the log; the item records how far it is settled, and which further entries
-may have been started. The next owner repeats those, and a shard never makes a step's change twice.
+A kill at any point is safe: the plan is in the log, and the job's item records up to which entry all outcomes are
+counted, and which further entries may have been started. The next owner repeats those entries, and a shard never makes
+a step's change twice.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from duemq.proxy.jobs.work import JobWork, Outcome
 log = logging.getLogger(__name__)
 
 _SAVE_S: Final = 1.0
-_IN_FLIGHT: Final = 8  # batches
-_AHEAD_S: Final = 3.0  # work that may start before the item is written again
-_AHEAD: Final = 20_000  # the same for a job without a rate
-_FIRST_S: Final = 0.1  # pauses before failed work is retried
-_LONGEST_S: Final = 2.0
+_IN_FLIGHT: Final = 8  # batches at a time
+_AHEAD_S: Final = 3.0  # how much work may start before the job's item is written again
+_AHEAD: Final = 20_000  # entries; the same limit for a job without a rate
+_FIRST_S: Final = 0.1  # the first pause before failed work is retried
+_LONGEST_S: Final = 2.0  # the longest such pause
 _LEAVE_S: Final = 2.0
 
 
@@ -41,7 +42,8 @@ class _Batch:
 
 
 class JobRun:
-    """`job`: as claimed. `clock` returns epoch ms, `bus` the current log. `turns`: shared by all jobs."""
+    """Runs `job`, which this process has claimed. `clock` returns epoch ms, `bus` the current log. `turns`: shared by
+    all jobs."""
 
     def __init__(
         self, jobs: Jobs, job: Job, work: JobWork, bus: Callable[[], Bus], clock: Callable[[], int], turns: Turns
@@ -96,7 +98,7 @@ class JobRun:
             await self._execute()
         except Unavailable:
             raise
-        except Rejected as error:  # for example of a filter that an older process wrote
+        except Rejected as error:  # for example for a filter that an older process wrote
             self._end(JobEvent.FAIL, f"{error.code}: {error.detail}")
         except Exception as error:
             log.exception("job %s fails", self._job.id, extra={"action": "job.failed"})
@@ -112,7 +114,7 @@ class JobRun:
             await self._jobs.save(replace(self._job, claimed=self._job.counted), release=True)
 
     async def _leave(self) -> None:
-        """The process stops: release the job, if possible, so that another one continues at once."""
+        """Release the job, if possible, because this process stops: then another process continues it at once."""
         try:
             async with asyncio.timeout(_LEAVE_S):
                 await self._jobs.save(self._job, release=True)
@@ -129,7 +131,7 @@ class JobRun:
         claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
         saved = await self._jobs.save(replace(job, claimed=claimed))
         self._allowed = claimed
-        if self._job.state not in ENDED:  # requests of others; the counts here may have grown
+        if self._job.state not in ENDED:  # take over the requests of other processes, but not the counts
             self._job = replace(take_over(self._job, saved), claimed=claimed)
         self._saved.set()
         return _SAVE_S
@@ -147,10 +149,10 @@ class JobRun:
             if complete:
                 self._job = replace(self._job, total=total)
                 return
-            await self._write_plan(number, cursor)  # then read it: another process may have written it, too
+            await self._write_plan(number, cursor)  # then read the plan: another process may have written it, too
 
     async def _write_plan(self, number: int, after: str | None) -> None:
-        """Write steps from this number on, each beginning where the previous one ended."""
+        """Write the steps from `number` on. Each step begins where the previous one ended."""
         cursor = after
         while self._job.state is JobState.RUNNING:
             async with self._turns.place(self._job.by):
@@ -207,12 +209,12 @@ class JobRun:
                     yield step, start, step.entries[start : start + size]
 
     def _goes_on(self) -> bool:
-        """Finish started entries in any case: until then the counts are unknown."""
+        """Whether to continue. Entries that were started are always finished: until then the counts are unknown."""
         return self._job.state is JobState.RUNNING or self._sent < self._must
 
     async def _may_begin(self, count: int, under_way: deque[_Batch]) -> int:
-        """Wait until the item allows `count` more entries to start. Returns the allowed number, fewer if the job
-        stops."""
+        """Wait until the job's item allows `count` more entries to start. Returns how many may start, which is fewer
+        than `count` if the job stops."""
         while self._job.state is JobState.RUNNING:
             if self._sent + count <= max(self._allowed, self._must):
                 return count
@@ -228,12 +230,12 @@ class JobRun:
         self._job = self._job.with_outcomes(Counter(outcomes), batch.position)
 
     async def _do(self, step: int, entries: Sequence[str]) -> list[Outcome]:
-        """The outcome of each; retries until it is known."""
+        """The outcome of each entry; retries until all are known."""
         known: dict[int, Outcome] = {}
 
         async def ask() -> None:
             left = [at for at in range(len(entries)) if at not in known]
-            async with self._turns.place(self._job.by):  # per attempt, so that a shard without a master holds no place
+            async with self._turns.place(self._job.by):  # per attempt: a shard without a master keeps no place
                 outcomes = await self._work.do(self._job, step, [entries[at] for at in left])
             known.update((at, one) for at, one in zip(left, outcomes, strict=True) if one is not None)
             if len(known) < len(entries):

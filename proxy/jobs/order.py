@@ -1,4 +1,4 @@
-"""The order in a request for a job, checked as a whole before anything is done."""
+"""Reads the order in a request for a job, and checks all of it before anything is done."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ID: Final = re.compile(rf"[A-Za-z0-9_-]{{{ID_CHARS}}}")
 
 
 class OrderRequest(NamedTuple):
-    """`ids`: the listed targets of the job; None: the matches of the order's filter."""
+    """`ids`: the listed targets of the job; None: its targets are the matches of the order's filter."""
 
     order: Order
     ids: list[str] | None
@@ -44,7 +44,7 @@ class OrderRequest(NamedTuple):
 
 
 def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str = "") -> OrderRequest:
-    """Raises Rejected. `now`: epoch ms. `caller`: the owner of names (`Grant.namespace`)."""
+    """Read an order. Raises Rejected. `now`: epoch ms. `caller`: the owner of names (`Grant.namespace`)."""
     check_fields(body, _FIELDS)
     kind, source, topic = body.get("kind"), _topic(body, "source"), _topic(body, "topic")
     if type(kind) is not str or kind not in KINDS:
@@ -93,7 +93,7 @@ def _rate(body: Mapping[str, Any]) -> float | None:
 
 
 def _when(kind: str, body: Mapping[str, Any], ingress: Ingress, now: int) -> tuple[int, int]:
-    """The time (epoch ms) to which messages are moved, or the shift (ms)."""
+    """The time (epoch ms) to which a job moves messages, and the shift (ms) of their times; the one not given is 0."""
     given = [name for name in _WHEN if name in body]
     if KINDS[kind] not in MOVES:
         if given:

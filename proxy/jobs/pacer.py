@@ -6,7 +6,7 @@ from typing import Final
 
 _BATCH_S: Final = 0.05
 _MOST: Final = 500
-_DEBT_S: Final = 1.0  # a job does not catch up on more than this
+_DEBT_S: Final = 1.0  # a job that is late catches up on no more than this
 
 
 class Pacer:
@@ -21,7 +21,7 @@ class Pacer:
         return _MOST if self._rate is None else max(min(int(self._rate * _BATCH_S), _MOST), 1)
 
     def wait(self, count: int, now: float) -> float:
-        """How long (s) to wait before sending `count` more, which then count as sent."""
+        """How long (s) to wait before sending `count` more messages, which are recorded as sent."""
         if self._rate is None:
             return 0.0
         self._due = max(self._due, now - _DEBT_S)

@@ -26,16 +26,17 @@ from duemq.proxy.jobs.work import JobWork, MessageWork
 log = logging.getLogger(__name__)
 
 SILENT_S: Final = 5.0
-"""An owner that has not written for this long counts as dead. If it is alive, that does no harm: see `JobRun`."""
+"""An owner that has written nothing for this long is treated as dead. This does no harm if it is alive: see
+`JobRun`."""
 
 _LOOK_S: Final = 1.0
-_PLACES: Final = 32  # requests of all jobs in flight
-_KEPT_MS: Final = 600_000  # of plans, because a new job's plan is in the log before the job is known here
+_PLACES: Final = 32  # concurrent requests of all jobs together
+_KEPT_MS: Final = 600_000  # how long to keep plans: a new job's plan is in the log before the job is known here
 
 
 class JobRunner:
-    """`clock` returns epoch ms. `most_redrives`: see `MessageWork`. `keys`: if the key of a job's caller has ended, the
-    job is paused."""
+    """Runs jobs. `clock` returns epoch ms. `most_redrives`: see `MessageWork`. `keys`: if the API key of a job's caller
+    has ended, the job is paused."""
 
     def __init__(
         self, jobs: Jobs, gateway: Gateway, clock: Callable[[], int], most_redrives: int = 0,
@@ -48,7 +49,7 @@ class JobRunner:
         self.owner = secrets.token_hex(8)
         self._turns = Turns(_PLACES)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._seen: dict[str, tuple[int, float]] = {}  # version of a job's item, and since when (s)
+        self._seen: dict[str, tuple[int, float]] = {}  # by job: the version of its item, and when (s) it was first seen
         self._loop = Loop("jobs", self._check_jobs)
         jobs.admin.on_change(self._loop.wake)
 
@@ -78,13 +79,13 @@ class JobRunner:
         return _LOOK_S
 
     async def _pause(self, job: Job, why: str) -> None:
-        """Every process does so; if it fails, the next check retries."""
+        """Pause a job. Every process does this; if it fails, the next check retries it."""
         with suppress(Rejected, Unavailable):
             await self._jobs.tell(job.id, JobEvent.PAUSE, "duemq", f"{why}: a resume makes its caller responsible")
             log.warning("job %s is paused: %s", job.id, why, extra={"action": "job.pause", "job": job.id})
 
     def _is_free(self, job: Job) -> bool:
-        """Whether it needs work, and no other process runs it."""
+        """Whether a job needs work and no other process runs it."""
         version, now = self._jobs.versions[job.id], asyncio.get_running_loop().time()
         if self._seen.get(job.id, (None, 0.0))[0] != version:
             self._seen[job.id] = version, now
@@ -107,7 +108,8 @@ class JobRunner:
         await self._trim()
 
     async def _trim(self) -> None:
-        """Drop plans that no job needs any more; none if there is a job of another version, which may need them."""
+        """Drop the plans that no job needs any more. Drops none while there is a job from another version of duemq,
+        which may need any of them."""
         if not self._jobs.all_known:
             return
         bus = self._bus()

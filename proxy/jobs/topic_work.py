@@ -1,7 +1,7 @@
-"""The work of a job on the records of a topic of dead letters, such as `dlq.GROUP` of a consumer group.
+"""Does the work of a job on the records in a topic of dead letters, such as a consumer group's `dlq.GROUP`.
 
 An entry is `PARTITION:OFFSET`. A redrive schedules the record again under a name made from its place, so that a shard
-accepts it once, from any job and however often it is sent.
+accepts it only once, whichever job sends it and however often.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from duemq.proxy.jobs.work import DONE, Outcome, PlanPage, dead_range
 log = logging.getLogger(__name__)
 
 _PAGE: Final = 1_000
-_PART_BYTES: Final = 1 << 20  # of records redriven together; several batches are in flight
+_PART_BYTES: Final = 1 << 20  # size of the records redriven together; several such batches are in flight
 _UNSURE: Final = frozenset((Unavailable.code, OutcomeUnknown.code))
 
 
 class TopicWork:
-    """See `JobWork`. `most_redrives`: of a record; 0: unlimited."""
+    """See `JobWork`. `most_redrives`: how often a record may be redriven; 0: unlimited."""
 
     def __init__(self, gateway: Gateway, most_redrives: int) -> None:
         self._gateway, self._most_redrives = gateway, most_redrives
 
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
-        """See `JobWork`. The cursor is an entry: the first one to examine."""
+        """See `JobWork`. The cursor is the first entry to examine."""
         info = await source_of(self._gateway, order.source)
         partition, offset = (0, info.start_offsets[0]) if cursor is None else place_of(cursor)
         bus = self._gateway.bus
@@ -86,7 +86,7 @@ class TopicWork:
                     if place not in outcomes:
                         continue
                     if "ids" not in job.order.filter and not _matches(record, job.order, job.created_at):
-                        continue  # it is another record: the topic was recreated
+                        continue  # this is another record: the topic was recreated
                     draft = self._draft(job, place, record)
                     if isinstance(draft, Draft):
                         drafts[place] = draft
@@ -97,7 +97,8 @@ class TopicWork:
         return [outcomes[place] for place in places]
 
     async def _mark(self, job: Job) -> None:
-        """Record a purge, so that an audit does not count these records as lost. The purge continues if this fails."""
+        """Record a purge, so that an audit does not count the purged records as lost. If this fails, the purge goes
+        ahead."""
         bus, source = self._gateway.bus, job.order.source
         try:
             known = await bus.get_consumer_cursor(source, PURGES)
@@ -109,7 +110,8 @@ class TopicWork:
     async def _read(
         self, topic: str, places: Sequence[tuple[int, int]]
     ) -> AsyncGenerator[list[tuple[tuple[int, int], StoredRecord]], None]:
-        """The records from the first to the last of these places, a MiB at a time, without missing ones."""
+        """In each partition, the records from the first of these places to the last, a MiB at a time. Records that no
+        longer exist are left out."""
         for partition in {partition for partition, _ in places}:
             offsets = sorted(offset for number, offset in places if number == partition)
             offset = offsets[0]
@@ -138,7 +140,7 @@ class TopicWork:
         return not await bus.read(topic, partition, offset, 1)
 
     def _draft(self, job: Job, place: tuple[int, int], stored: StoredRecord) -> Draft | Outcome:
-        """The message from a dead letter, or the outcome that prevents one."""
+        """The message to schedule for a dead letter, or the outcome if there can be no such message."""
         order, record = job.order, unpack_record(stored.frame)
         origin, redrives = origin_of(record.headers), redrives_in(record.headers)
         topic = order.topic or (origin.topic if origin is not None else "")
@@ -169,13 +171,13 @@ def _outcome(receipt: Receipt | Rejected) -> Outcome | None:
 
 
 def place_of(entry: str) -> tuple[int, int]:
-    """Partition and offset."""
+    """The partition and offset in an entry."""
     partition, _, offset = entry.partition(":")
     return int(partition), int(offset)
 
 
 async def source_of(gateway: Gateway, topic: str) -> TopicInfo:
-    """A topic whose records are dead letters. Raises Rejected `unknown_topic`, and Unavailable."""
+    """The topic, whose records are dead letters. Raises Rejected `unknown_topic`, and Unavailable."""
     info = await gateway.bus.topic(topic)
     if info is None:
         raise Rejected("unknown_topic", f"there is no topic {topic}", "source")

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """`places`: the limit of concurrent requests of jobs. The first waiting request of a caller comes before the second
-    one of any other caller."""
+    """`places`: how many requests of jobs may run at a time. A caller's first waiting request gets a place before the
+    second waiting request of any other caller."""
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._waiting: dict[str, deque[Future[None]]] = {}  # by caller, next turn first
+        self._waiting: dict[str, deque[Future[None]]] = {}  # by caller; the next caller comes first
 
     @asynccontextmanager
     async def place(self, caller: str) -> AsyncIterator[None]:
@@ -33,7 +33,7 @@ class Turns:
         try:
             await turn
         except BaseException:
-            if turn.done() and not turn.cancelled():  # it already had the place
+            if turn.done() and not turn.cancelled():  # the place was already given to this request
                 self._give_back()
             raise
 
@@ -43,7 +43,7 @@ class Turns:
             turns = self._waiting.pop(caller)
             turn = turns.popleft()
             if turns:
-                self._waiting[caller] = turns  # after all others
+                self._waiting[caller] = turns  # after all other callers
             if not turn.done():
                 turn.set_result(None)
                 return

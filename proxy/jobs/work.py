@@ -1,4 +1,4 @@
-"""The work of a job on its entries: commands to shards. See `TopicWork` for the records of a topic."""
+"""Does the work of a job on its entries, by commands to shards. See `TopicWork` for jobs on the records of a topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outcome = tuple[str, str]
 DONE: Final[Outcome] = ("done", "")
 _OUTCOMES: Final = {
     Answer.OK: DONE,
-    Answer.REPEATED: DONE,  # by an attempt at this step whose answer was lost
+    Answer.REPEATED: DONE,  # an earlier attempt at this step made the change, but its answer was lost
     Answer.CHANGED_BEFORE: ("skipped", "changed_before"),
     Answer.DELIVERED: ("skipped", "already_delivered"),
     Answer.CANCELLED_BEFORE: ("skipped", "already_cancelled"),
@@ -27,12 +27,12 @@ _OUTCOMES: Final = {
     Answer.PURGED: ("skipped", "already_purged"),
     Answer.NOT_DEAD: ("skipped", "not_dead"),
     Answer.UNKNOWN: ("skipped", "unknown_message"),
-    Answer.MALFORMED: ("failed", "not_supported"),  # by a node of an older version
+    Answer.MALFORMED: ("failed", "not_supported"),  # the answer from a node of an older version
 }
 
 
 class PlanPage(NamedTuple):
-    """Entries of a plan, in order, and where the next page begins; None after the last one."""
+    """Entries of a plan, in order. `cursor`: where the next page begins; None after the last page."""
 
     entries: list[str]
     cursor: str | None
@@ -40,13 +40,14 @@ class PlanPage(NamedTuple):
 
 class JobWork(Protocol):
     async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
-        """A page of the matches at the job's creation (epoch ms). Raises Unavailable."""
+        """A page of the entries that matched when the job was created (epoch ms). Raises Unavailable."""
         ...
 
     async def do(self, job: Job, step: int, entries: Sequence[str]) -> list[Outcome | None]:
-        """Do it to some entries of a step. None for an unknown outcome: a repeat does no harm.
+        """Carry out the job for some entries of a step. An unknown outcome is None; it does no harm to repeat the
+        entry.
 
-        Raises Unavailable, even if it may have been done.
+        Raises Unavailable, even if some of the work may have been done.
         """
         ...
 
@@ -54,7 +55,8 @@ class JobWork(Protocol):
 class MessageWork:
     """The work on messages in shards. An entry is an id; for a move by a shift, the new due time (ms) follows it.
 
-    Each command has the tag of its step, which lets a shard apply it once. `most_redrives`: of a message; 0: unlimited.
+    Each command has the tag of its step, by which a shard applies it only once. `most_redrives`: how often a message
+    may be redriven; 0: unlimited.
     """
 
     def __init__(self, gateway: Gateway, most_redrives: int) -> None:
@@ -92,7 +94,7 @@ class MessageWork:
         most = self._most_redrives if kind == REDRIVE else 0
         terms = Terms(job.tag(step), most, order.topic)
         outcomes = await self._gateway.change(kind, refs, due, terms=terms)
-        # The exhausted resource: redrives, or time before expiry.
+        # For a redrive, EXHAUSTED means that none is left; for a move, that the message would be due after its expiry.
         known = _OUTCOMES | {Answer.EXHAUSTED: ("failed", "redrives_exhausted" if kind == REDRIVE else "bad_time")}
         return [None if outcome.answer is None else known[outcome.answer] for outcome in outcomes]
 

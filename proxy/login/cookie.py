@@ -11,15 +11,15 @@ from duemq.model.callers.session import COOKIE_TEXT
 from duemq.web.body import header
 
 SESSION: Final = "duemq_session"
-LOGIN: Final = "duemq_login"  # comes back with the browser from the provider
+LOGIN: Final = "duemq_login"  # the browser sends it when it returns from the provider
 LOGIN_S: Final = 600
 
 _HOST: Final = "__Host-"
 
 
 def read_cookie(request: Request, name: str) -> str:
-    """Its value; empty without. On HTTPS only the host-bound one counts, because another host of the domain can have
-    set the other. If HTTPS is not detected, the bound one wins."""
+    """The value of a cookie; empty if it is missing. On HTTPS only the host-bound cookie is valid, because another host
+    in the domain may have set the plain one. If HTTPS is not detected, the host-bound cookie takes precedence."""
     values: dict[str, str] = {}
     for pair in (header(request, b"cookie") or "").split(";"):
         key, _, value = pair.strip().partition("=")
@@ -28,13 +28,13 @@ def read_cookie(request: Request, name: str) -> str:
 
 
 def session_text(request: Request) -> str:
-    """The text of the session's cookie, if it can be one; else empty."""
+    """The text of the session cookie if it has the right form; else empty."""
     text = read_cookie(request, SESSION)
     return text if COOKIE_TEXT.fullmatch(text) else ""
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: int) -> None:
-    """Set it, or delete it with `max_age_s` 0."""
+    """Set a cookie, or delete it if `max_age_s` is 0."""
     secure = is_https(request)
     full = (_HOST if secure else "") + name
     text = f"{full}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"

@@ -1,7 +1,7 @@
-"""The login of people by their provider: OpenID Connect's code flow with PKCE (RFC 7636).
+"""Logs people in through their provider, by OpenID Connect's code flow with PKCE (RFC 7636).
 
-All values that must come back unchanged are in a cookie of the browser, so any process can finish a login that another
-one began.
+All values that must come back unchanged are in a cookie in the browser, so any process can finish a login that another
+process began.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COOKIE = re.compile(r"(?P<state>[\w-]{43})\.(?P<nonce>[\w-]{43})\.(?P<verifier>
 
 
 async def begin(issuer: Issuer, page: str) -> tuple[str, str]:
-    """The URL for the browser, and the value of its cookie, which contains the page to show afterwards. Raises
-    Unavailable."""
+    """Begin a login. Returns the URL to which the browser is sent, and the value of its cookie, which contains the page
+    to show afterwards. Raises Unavailable."""
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     settings = issuer.settings
     challenge = _text_of(sha256(verifier.encode()).digest())
@@ -44,8 +44,8 @@ async def begin(issuer: Issuer, page: str) -> tuple[str, str]:
 
 
 async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[VerifiedToken, str]:
-    """The verified person, from the provider's answer to the code, and the page to show. Raises Rejected
-    `unauthorised`, Unavailable."""
+    """Finish a login. Returns the verified person, from the provider's answer to the code, and the page to show. Raises
+    Rejected `unauthorised`, Unavailable."""
     begun = _COOKIE.fullmatch(cookie)
     if begun is None or not compare_digest(begun["state"].encode(), query.get("state", "").encode()):
         raise Rejected("unauthorised", "this login was not begun in this browser, or too long ago: begin again")
@@ -78,8 +78,9 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[Ve
 
 
 async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
-    """Many providers leave the claims of scopes out of the ID token, and return them for the access token (OpenID
-    Connect Core 1.0, 5.4). The ID token's claims win. Raises Rejected, Unavailable."""
+    """The claims, with those from the provider's userinfo added. Many providers leave the claims of scopes out of the
+    ID token, and return them for the access token (OpenID Connect Core 1.0, 5.4). The ID token's claims take
+    precedence. Raises Rejected, Unavailable."""
     if not access_token or "userinfo_endpoint" not in await issuer.document():
         return claims
     userinfo = await issuer.userinfo(await _endpoint(issuer, "userinfo_endpoint"), access_token)

@@ -1,7 +1,7 @@
-"""Bearer tokens: JSON Web Tokens of one issuer, checked with PyJWT against the issuer's public keys (RFC 7519, 8725).
+"""Bearer tokens: JSON Web Tokens from one issuer, checked with PyJWT against the issuer's public keys (RFC 7519, 8725).
 
-The keys are fetched for the first token, then every hour, and when a token names an unknown one, at most twice a
-minute. While the issuer is unreachable, known keys stay valid.
+The keys are fetched for the first token, then every hour, and when a token refers to an unknown key, but at most twice
+a minute. While the issuer is unreachable, known keys stay valid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from duemq.proxy.login.settings import LoginSettings
 
 log = logging.getLogger(__name__)
 
-# Only public keys: a token signed with a shared secret, or not at all, is not accepted.
+# Only algorithms with public keys: a token that is signed with a shared secret, or not signed, is not accepted.
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ALGORITHMS: Final = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
 _LEEWAY_S = 30
@@ -38,7 +38,7 @@ _ID_ALONE = frozenset(("nonce", "at_hash", "c_hash"))  # claims that identify an
 
 
 class VerifiedToken(NamedTuple):
-    """The rights of a token's holder, their end (epoch ms), and all its claims."""
+    """The rights of a token's holder, when they end (epoch ms), and all claims in the token."""
 
     grant: Grant
     until: int
@@ -46,7 +46,7 @@ class VerifiedToken(NamedTuple):
 
 
 class _PublishedKey(NamedTuple):
-    """A public key of the issuer, and its signature algorithms."""
+    """A public key of the issuer, and the signature algorithms for which it is valid."""
 
     public: Any
     algorithms: Sequence[str]
@@ -70,17 +70,19 @@ class Issuer:
         self._asking = asyncio.Lock()
 
     async def verify(self, token: str, audience: str) -> VerifiedToken | None:
-        """None if it is not a valid token of this issuer for this audience, or its holder has no role here.
+        """The verified token; None if it is not a valid token from this issuer for this audience, or its holder has no
+        role here.
 
         Raises Unavailable while no keys are known.
         """
         claims = await self._claims(token, audience, ("jwt", "at+jwt"))
-        if claims is None or (claims.keys() & _ID_ALONE and claims.get("typ") != "Bearer"):  # Keycloak says so
+        # Keycloak's access tokens may have claims of an ID token, too, but they have the `typ` Bearer.
+        if claims is None or (claims.keys() & _ID_ALONE and claims.get("typ") != "Bearer"):
             return None
         return self.by_role(claims)
 
     def by_role(self, claims: Mapping[str, Any]) -> VerifiedToken | None:
-        """The rights from verified claims; None without a role here."""
+        """The rights from verified claims; None if the claims have no role here."""
         role = self.settings.roles_of(self.role_values(claims))
         if role is None:
             log.info("a valid token of %s has no role here", shown(claims["sub"]), extra={"action": "login.no_role"})
@@ -91,7 +93,7 @@ class Issuer:
         return VerifiedToken(grant, int(claims["exp"]) * 1000, claims)
 
     def _name_in(self, claims: Mapping[str, Any]) -> str:
-        """The name to show next to the id. An unverified address is not used, because it can be chosen freely."""
+        """The name to show next to the id. An unverified email address is not used, because anyone can choose it."""
         claim = self.settings.name_claim
         value = claims.get(claim) if claim != "email" or claims.get("email_verified") in (True, "true") else None
         text = value if isinstance(value, str) and value else f"sub {claims['sub']}"
@@ -108,7 +110,7 @@ class Issuer:
         return None if claims is None or claims.get("azp", client) != client else claims  # 3.1.3.7
 
     def use_state(self, state: str) -> bool:
-        """Whether a login with this state ends for the first time in this process."""
+        """Whether this is the first time in this process that a login with this state ends."""
         if state in self._states:
             return False
         if len(self._states) >= _MAX_STATES:
@@ -117,8 +119,8 @@ class Issuer:
         return True
 
     async def _claims(self, token: str, audience: str, types: Sequence[str]) -> Mapping[str, Any] | None:
-        """The claims of a valid token of this issuer for this audience and of one of these types (RFC 8725, 3.11), but
-        not of a logout or event token (RFC 8417); else None. Raises Unavailable."""
+        """The claims of a valid token from this issuer for this audience; None if it is not valid, has none of these
+        types (RFC 8725, 3.11), or is a logout or event token (RFC 8417). Raises Unavailable."""
         try:
             header = jwt.get_unverified_header(token)
             key = await self._key(str(header.get("kid", "")))
@@ -156,7 +158,7 @@ class Issuer:
             )  # fmt: skip
 
     def learn_keys(self, published: Sequence[Mapping[str, Any]]) -> None:
-        """Use the signing keys of a JWK Set (RFC 7517) from now on. Raises Unavailable if it has none."""
+        """Use the signing keys in a JWK Set (RFC 7517) from now on. Raises Unavailable if it has none."""
         keys = {
             str(one.get("kid", "")): key
             for one in published
@@ -203,8 +205,8 @@ class Issuer:
 
 
 def _read_key(published: Mapping[str, Any]) -> _PublishedKey | None:
-    """None for an unsupported kind. Without `alg`, which is optional (RFC 7517, 4.4), an RSA key is valid for all RSA
-    algorithms; others are for a single algorithm."""
+    """Read a key; None if its kind is not supported. Without `alg`, which is optional (RFC 7517, 4.4), an RSA key is
+    valid for all RSA algorithms; a key of any other kind is for a single algorithm."""
     try:
         key = jwt.PyJWK(dict(published))
     except (jwt.PyJWTError, ValueError):
@@ -216,7 +218,8 @@ def _read_key(published: Mapping[str, Any]) -> _PublishedKey | None:
 
 
 def values_at(claims: Mapping[str, Any], path: str) -> list[str]:
-    """The texts at a claim; dots lead into objects, as in `realm_access.roles`. A text is split into words."""
+    """The values of the claim at `path`; dots lead into objects, as in `realm_access.roles`. A string is split into
+    words."""
     value: Any = claims
     if path in claims:
         value = claims[path]

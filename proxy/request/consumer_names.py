@@ -1,4 +1,4 @@
-"""Limits the consumer names of a caller (docs/adr/0076)."""
+"""Limits how many consumer names a caller may use (docs/adr/0076)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from duemq.model.errors import Rejected
 from duemq.model.messages.names import CursorName, fingerprint, list_cursor
 
 MAX_NAMES: Final = 500
-"""Of one caller, in all topics. Their list fits into the metadata of one Kafka offset."""
+"""The most consumer names of one caller, in all topics together. A full list fits into the metadata of one Kafka
+offset."""
 
-_BYTES: Final = 6  # of each in its list
+_BYTES: Final = 6  # the size of each name's digest in the list
 
 
 class ConsumerNames:
-    """A list per caller, stored like a cursor, so that all processes share it; none for callers without an id.
+    """Keeps a list of names per caller. A list is stored like a consumer cursor, so that all processes share it.
+    Callers without an id have none.
 
     `on_refused` is called for each name above the limit.
 
-    A name is in it before its cursor is stored. Two processes that add to one list at the same time may lose a name.
+    A name is added to the list before its cursor is stored. If two processes add to one list at the same time, a name
+    may be lost.
     """
 
     def __init__(self) -> None:
@@ -30,7 +33,7 @@ class ConsumerNames:
         self.on_refused: Callable[[], None] = lambda: None
 
     async def add(self, bus: Bus, caller: str, topic: str, consumer: CursorName) -> None:
-        """Count a name that has no cursor yet. Raises Rejected `too_many_consumers`."""
+        """Add a name that has no cursor yet. Raises Rejected `too_many_consumers`."""
         if not caller:
             return
         async with self._lock:

@@ -1,4 +1,4 @@
-"""Reads whole files before they are submitted: one at a time, and a few may wait."""
+"""Reads each file to import as a whole before it is submitted. One file is read at a time, and a few more may wait."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from duemq.storage.jobs.jobs import InspectionFailure, InspectionResult, inspect
 from duemq.storage.jobs.parent import Lines, lines_of
 from duemq.storage.object_store import is_object
 
-_SILENCE_S: Final = 30.0  # of the reading process: then its mount must hang
+_SILENCE_S: Final = 30.0  # if the reading process is silent for longer, the file's mount must hang
 _INSPECT: Final = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
 _RETRY_S: Final = 5
 
 
 class FileChecker:
-    """A process for each file, of some 150 MB. `most`: how many may wait while one is read."""
+    """Starts a process for each file, which takes some 150 MB. `most`: how many files may wait while one is being
+    read."""
 
     def __init__(self, most: int = 8, lines: Lines = _INSPECT) -> None:
         self._most, self._lines = most, lines
         self._turn, self._waiting = asyncio.Lock(), 0
 
     async def inspect(self, path: str, link: bool, policy: ImportPolicy) -> ImportCommand:
-        """The import command for a file. Raises Rejected `bad_delay_file`; Unavailable, also if too many wait."""
-        if not is_object(path):  # for an object, the process asks the store
+        """The import command for a file. Raises Rejected `bad_delay_file`, and Unavailable, also if too many files
+        wait."""
+        if not is_object(path):  # the process checks whether an object exists
             await asyncio.to_thread(_check_file, path, policy)
         if self._waiting > self._most:
             detail = f"{self._waiting} files are being read or wait for it: send what you know of this one, or wait"
@@ -38,7 +40,7 @@ class FileChecker:
         try:
             async with self._turn:
                 return await self._inspect(path, link, policy)
-        except OutcomeUnknown as error:  # from reading: nothing is in the log yet
+        except OutcomeUnknown as error:  # reading the file failed: nothing is in the log yet
             raise Unavailable(f"{path} could not be read: {error.detail}", _RETRY_S) from error
         finally:
             self._waiting -= 1

@@ -1,8 +1,10 @@
-"""Validates producers' messages: each becomes a `Draft`, or is refused with the field and the rule.
+"""Validates producers' messages: each becomes a `Draft`, or is refused with an error that says which field broke which
+rule.
 
-No later code checks again, so every draft must fit the envelope (`model/messages/message.py`). It is hand-written
-instead of using a schema library because it runs once per message. `null` never counts as absent: a message that lost
-its time on the way must not be delivered at once. A payload may be null, which differs from empty.
+No later code checks a message again, so every draft must fit the envelope (`model/messages/message.py`). The checks are
+written by hand, without a schema library, because they run for each message. `null` never means that a field is absent:
+a message that lost its time on the way must not be delivered at once. A payload may be null, which is not the same as
+empty.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ FIELDS = _RARE | {"topic", "payload", *_OTHER_PAYLOADS, *WHEN_FIELDS}
 _KNOWN_TOPICS = 10_000
 _WHEN_FIELDS = frozenset(WHEN_FIELDS)
 _CLOCK_RETRY_S = 5
-_VALUES_PER_ITEM = 50  # of a batch, on average
+_VALUES_PER_ITEM = 50  # JSON values per item of a batch, on average
 
 
 class Ingress:
@@ -48,8 +50,8 @@ class Ingress:
 
     Rejections that depend on `now` or on the limits are `RejectedNow`: the same message may have been accepted before.
 
-    `why_clock_out`: why `now` may be used to check times but not to count from it; None if it may be used for both.
-    `destinations`: the declared ones, by name.
+    `why_clock_out` returns why `now` may be used to check times but not to compute a due time from it; None if it may
+    be used for both. `destinations` returns the declared destinations, by name.
     """
 
     def __init__(
@@ -64,7 +66,8 @@ class Ingress:
         self._known_topics: set[str] = set()
 
     def draft(self, item: Mapping[str, Any], now: int) -> Draft:
-        """A message from parsed JSON. `payload_json` is a `JsonText`, or is written as JSON."""
+        """A message from parsed JSON. A `payload_json` that is a `JsonText` is used as it is; any other value is
+        written as JSON."""
         if type(item) is not dict:
             raise Rejected("bad_field", f"a message is a JSON object, not {shown(item)}")
         if not item.keys() <= FIELDS:
@@ -146,8 +149,8 @@ class Ingress:
         return Draft(topic, payload, due, key, count, packed, labels, expires)
 
     def _resolve(self, item: Mapping[str, Any], now: int, text: bool = False) -> int | None:
-        """See `resolve`. Also raises ClockOutOfBounds: without `deliver_at`, the due time counts from now, and so does
-        `expires_after`."""
+        """See `resolve`. Also raises ClockOutOfBounds, because `expires_after`, and any due time without `deliver_at`,
+        are computed from now."""
         due = resolve(item, now, self._time, text=text)
         if ("deliver_at" not in item or "expires_after" in item) and (reason := self._why_clock_out()) is not None:
             detail = f"only messages with deliver_at are accepted now: {reason}"
@@ -175,7 +178,8 @@ class Ingress:
         return topic
 
     def _own_topic_of(self, name: object) -> str:
-        """The topic of the messages for one destination alone. Looked up each time: it may be removed."""
+        """The topic for messages to this destination only. The destination is looked up each time, because it may have
+        been removed."""
         if type(name) is not str:
             raise Rejected("bad_field", f"destination must be text, not {shown(name)}", "destination")
         if (destination := self._destinations().get(name)) is None:
@@ -207,7 +211,7 @@ class Ingress:
 
 
 def _headers(item: Mapping[str, Any]) -> tuple[str, list[Header]]:
-    """The headers of a message, and the field that has them."""
+    """The headers of a message, and the name of the field that has them."""
     if "header_list" in item:
         return "header_list", _header_list(item)
     headers = item["headers"]
@@ -249,7 +253,7 @@ def _header_list(item: Mapping[str, Any]) -> list[Header]:
 
 
 def _other_payload(item: Mapping[str, Any]) -> tuple[bytes, str]:
-    """A payload that is not in `payload`, and the field that has it."""
+    """A payload that is in another field than `payload`, and the name of that field."""
     first, *more = (field for field in _OTHER_PAYLOADS if field in item)
     if more or "payload" in item:
         raise Rejected("both_payloads", f"{more[0] if more else 'payload'} and {first} are both given", first)

@@ -1,7 +1,8 @@
-"""JSON bodies with a bounded number of values, because two bytes of JSON may become a value of 64 bytes.
+"""Reads JSON bodies with a bounded number of values, because two bytes of JSON may become a value of 64 bytes in
+memory.
 
-orjson builds all values at once and blocks the event loop. So values are counted first if a body is long enough to have
-too many, and in parts so that other tasks run in between.
+orjson builds all values at once and blocks the event loop. So if a body is long enough to have too many values, they
+are counted first, part by part so that other tasks run in between.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from duemq.model.timing import shown
 from duemq.web.body import read_body
 
 _JSON: Final = b"application/json"
-MAX_VALUES: Final = 50_000  # of one request, unless it says otherwise
-_MARKS: Final = b",[{"  # one before every value except the first; named values count through their commas
+MAX_VALUES: Final = 50_000  # in one request, unless its endpoint sets another limit
+_MARKS: Final = b",[{"  # one precedes every value except the first, or the name of the value
 _NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _MARKS + b'"')
 _QUICK_BYTES, _PART_BYTES = 512 << 10, 128 << 10  # scanned before other tasks run: about 1 ms
 
@@ -27,9 +28,10 @@ _QUICK_BYTES, _PART_BYTES = 512 << 10, 128 << 10  # scanned before other tasks r
 async def read_json(
     request: Request, limit: int, most_values: int = MAX_VALUES, code: str = "payload_too_large"
 ) -> dict[str, Any]:
-    """The body, of up to `limit` bytes, which must be a JSON object. Codes: `bad_json`, and `code` for one too large.
+    """The body, of up to `limit` bytes, which must be a JSON object. Raises Rejected `bad_json`, or `code` if the body
+    is too large.
 
-    The last value of a repeated name in an object counts.
+    If an object repeats a name, the last value is used.
     """
     return (await read_both(request, limit, most_values, code))[0]
 
@@ -37,7 +39,7 @@ async def read_json(
 async def read_both(
     request: Request, limit: int, most_values: int = MAX_VALUES, code: str = "payload_too_large"
 ) -> tuple[dict[str, Any], bytes | bytearray]:
-    """`read_json`, and the body as sent."""
+    """See `read_json`. Also returns the body as sent."""
     body = await read_body(request, limit, code)
     if len(body) > 2 * most_values:
         await check_values(body, most_values, code)
@@ -45,7 +47,8 @@ async def read_both(
 
 
 def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:
-    """Raises Rejected `unknown_field`, which names the first unknown field, and the known ones."""
+    """Check that all fields of a body are known. Raises Rejected `unknown_field` with the first unknown field and a
+    list of the known ones."""
     for name in body:
         if name not in fields:
             listed = f"known {'is' if len(fields) == 1 else 'are'} {', '.join(fields)}"
@@ -53,7 +56,7 @@ def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:
 
 
 async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: str = "payload_too_large") -> None:
-    """Raises Rejected with `code` for more than about `most` values. Marks inside texts do not count."""
+    """Raises Rejected with `code` if a body has more than about `most` values. Marks inside strings are not counted."""
     if len(body) <= 2 * most:
         return
     marks = 0
@@ -74,7 +77,7 @@ async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: st
 
 
 def _bare(body: bytes | bytearray) -> Iterator[int]:
-    """The number of marks outside of texts, part by part."""
+    """The number of marks outside strings, part by part."""
     start = within = 0
     while start < len(body):
         part = body[start : start + _PART_BYTES]
@@ -88,7 +91,7 @@ def _bare(body: bytes | bytearray) -> Iterator[int]:
 
 
 def parse_json(body: bytes | bytearray) -> dict[str, Any]:
-    """A request body that must be a JSON object. Code: `bad_json`."""
+    """Parse a request body, which must be a JSON object. Raises Rejected `bad_json`."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

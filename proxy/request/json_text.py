@@ -1,6 +1,6 @@
-"""The exact text of `payload_json`. orjson's values lose digits, spaces and repeated names.
+"""Finds the exact text of `payload_json`. The values that orjson reads lose digits, spaces and repeated names.
 
-orjson has read the body before: it is JSON, in UTF-8.
+orjson has read the body before, so it is valid JSON in UTF-8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class JsonText(str):
 
 
 _skip = re.compile(r"[ \t\n\r]*").match
-_decode = json.JSONDecoder(parse_int=float).raw_decode  # an int of very many digits is a ValueError
+_decode = json.JSONDecoder(parse_int=float).raw_decode  # int() raises ValueError for very many digits
 
 
 def payload_text(body: bytes | bytearray) -> JsonText | None:
@@ -29,7 +29,7 @@ def payload_text(body: bytes | bytearray) -> JsonText | None:
 
 
 def payload_texts(body: bytes | bytearray) -> Iterator[JsonText | None]:
-    """The same for each item of a batch, which has no other field than `messages`."""
+    """The text of the payload in each item of a batch, which has no field but `messages`. See `payload_text`."""
     text = body.decode()
     at = _end(text, _end(text, 0) + 1)
     _, at = _decode(text, at)
@@ -46,7 +46,8 @@ def payload_texts(body: bytes | bytearray) -> Iterator[JsonText | None]:
 
 
 def _payload_of(text: str, at: int) -> tuple[JsonText | None, int]:
-    """The text of the payload in the object at `at`, and where the object ends. The last of equal names counts."""
+    """The text of the payload in the object at `at`, and where the object ends. If a name is repeated, the last
+    value is used."""
     payload = None
     at = _end(text, at + 1)
     while text[at] != "}":
@@ -74,7 +75,7 @@ def _next(text: str, at: int) -> int:
 
 
 def _end(text: str, at: int) -> int:
-    """Where the space at `at` ends."""
+    """Where the white space at `at` ends."""
     space = _skip(text, at)
     assert space is not None
     return space.end()

@@ -1,4 +1,4 @@
-"""The limits of messages, importable by settings without the packages of a server."""
+"""The limits for messages. The settings can import this module without the packages that a server needs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from duemq.model.timing import TimePolicy
 
 @dataclass(frozen=True)
 class MessageLimits:
-    """The limits of one message or batch. `topics` are names or patterns (`orders.*`); none = any topic.
+    """The limits for one message or batch. `topics` are names or patterns (`orders.*`); none = any topic.
 
-    `purgeable`: names and patterns of topics of dead letters, which the scope `operate` may purge.
+    `purgeable`: names and patterns of the topics of dead letters that a caller with the scope `operate` may purge.
     """
 
     max_payload_bytes: int = 1 << 20

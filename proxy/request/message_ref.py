@@ -1,4 +1,4 @@
-"""The message or topic of a request."""
+"""Reads the message reference or the topic in a request."""
 
 from __future__ import annotations
 

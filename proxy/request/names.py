@@ -30,7 +30,8 @@ def client_name(request: Request, text: str) -> Name:
 def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -> Name:
     """The stored name for an idempotency key. Raises Rejected `bad_field`.
 
-    It is per API key, and a digest, because a stored name has at most 255 bytes.
+    The same idempotency key has another stored name for each API key. Stored names are digests, because a name may have
+    at most 255 bytes.
     """
     if not 0 < len(key) <= 255 or not key.isprintable():
         raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
@@ -38,7 +39,7 @@ def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -
 
 
 def name_in_header(request: Request) -> Name:
-    """The name from a request's Idempotency-Key; empty without one. Raises Rejected."""
+    """The name from a request's Idempotency-Key; empty if it has none. Raises Rejected."""
     if _HEADER not in headers_of(request.scope):
         return NO_NAME
     keys = [value for name, value in request.scope["headers"] if name == _HEADER]
@@ -48,7 +49,7 @@ def name_in_header(request: Request) -> Name:
         key = keys[0].strip(b" \t").decode()
     except UnicodeDecodeError as error:
         raise Rejected("bad_header", f"the value of {IDEMPOTENCY_KEY} is not UTF-8", IDEMPOTENCY_KEY) from error
-    if key.startswith('"'):  # a string as in RFC 8941; a bare one is accepted, too
+    if key.startswith('"'):  # a string as in RFC 8941; a key without quotes is accepted, too
         quoted = _QUOTED.fullmatch(key)
         if quoted is None:
             raise Rejected("bad_field", f"{shown(key)} is not a quoted string (RFC 8941)", IDEMPOTENCY_KEY)

@@ -1,5 +1,5 @@
-"""Query strings: every parameter must be known, given once, and of its type, else the request is refused
-(`bad_query`)."""
+"""Reads query strings. Every parameter must be known, given only once, and of the right type, else the request is
+refused (`bad_query`)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_number(query: Mapping[str, str], name: str, default: int, most: int, le
 
 
 def read_wait(query: Mapping[str, str], longest_ms: int) -> int:
-    """The requested wait of a reader, in ms, capped at `longest_ms`."""
+    """How long (ms) a reader asks to wait, capped at `longest_ms`."""
     text = query.get("wait")
     if text is None:
         return 0
@@ -71,8 +71,8 @@ def read_wait(query: Mapping[str, str], longest_ms: int) -> int:
 
 
 def read_filter(fields: Mapping[str, Any], code: str, *, judged: bool = False) -> Query:
-    """A filter from texts (a query string) or JSON values. `code`: for values of a wrong type or choice; `judged`: see
-    `parse_instant`."""
+    """A filter from texts (a query string) or JSON values. `code`: the error code for a value that has a wrong type or
+    is not one of the choices; `judged`: see `parse_instant`."""
     for name in ("topic", "key", "label", *PREFIXES):
         if name in fields and type(fields[name]) is not str:
             raise Rejected(code, f"{name} must be text, not {shown(fields[name])}", name)
@@ -97,7 +97,7 @@ def read_filter(fields: Mapping[str, Any], code: str, *, judged: bool = False) -
 
 
 def read_choice(query: Mapping[str, Any], name: str, choices: Sequence[str]) -> str:
-    """One of these; the first if it is not given."""
+    """The value of a parameter, which must be one of `choices`; the first of them if the parameter is not given."""
     text: str = query.get(name, choices[0])
     if text not in choices:
         raise Rejected("bad_query", f"{name} must be one of {', '.join(choices)}, not {shown(text)}", name)
@@ -114,5 +114,5 @@ def read_order(fields: Mapping[str, Any], query: Query) -> Query:
 
 
 def instant_in(fields: Mapping[str, Any], name: str, judged: bool = False) -> int | None:
-    """Epoch ms of a field; None without it. `judged`: see `parse_instant`."""
+    """The time (epoch ms) in a field; None if the field is absent. `judged`: see `parse_instant`."""
     return parse_instant(fields[name], name, text=True, judged=judged) if name in fields else None

@@ -29,10 +29,11 @@ _KNOWN = ", ".join(name.decode() for name in _FIELD_OF) + ", duemq-header-NAME"
 
 
 def read_dashed(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """The fields of a message from ASGI headers, values as text (labels as a list, own headers as a `header_list`).
+    """The fields of a message from ASGI headers. Values are text, except labels (a list) and the message's own headers
+    (a `header_list`).
 
     ASGI header names are lower case, and so are those of the message's own headers.
-    Codes: `unknown_field`, and `bad_header` for a field that is given twice or is not UTF-8.
+    Raises Rejected `unknown_field`, and `bad_header` for a field that is given twice or is not UTF-8.
     """
     fields: dict[str, Any] = {}
     own: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""The inputs that an endpoint accepts: any other request is refused before anything is done."""
+"""The inputs that an endpoint accepts. A request with any other input is refused before anything is done."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _NOT_IDEMPOTENT: Final = (
 
 
 class RequestRules:
-    """The inputs that one endpoint accepts: `query` parameters, a body, only as JSON unless `raw`, and an
-    Idempotency-Key if it is `idempotent`."""
+    """The inputs that one endpoint accepts: the `query` parameters; a `body`, which must be JSON unless `raw`; and an
+    Idempotency-Key if `idempotent`."""
 
     def __init__(self, query: Collection[str], *, body: bool, raw: bool, idempotent: bool = False) -> None:
         self._query, self._body, self._raw, self._idempotent = tuple(query), body, raw, idempotent
@@ -35,16 +35,16 @@ class RequestRules:
             self._unusual -= {_REPEAT}
 
     def check(self, scope: Scope) -> bool:
-        """Whether a body of unknown length may come, which must be empty.
+        """Check a request. Returns whether it may have a body of unknown length that must turn out to be empty.
 
-        Raises Rejected `bad_query`, `bad_header`, `unexpected_body` or `unsupported_media_type`. This is on the path of
-        every request.
+        Raises Rejected `bad_query`, `bad_header`, `unexpected_body` or `unsupported_media_type`. This must be fast,
+        because it runs for every request.
         """
         if scope["query_string"] and not self._query:
             raise Rejected("bad_query", "there are no query parameters here")
         headers = headers_of(scope)
         if (
-            len(headers) == len(scope["headers"])  # none is repeated
+            len(headers) == len(scope["headers"])  # no header is repeated
             and self._unusual.isdisjoint(headers)
             and (self._raw or _OURS not in b" ".join(headers))
         ):
@@ -54,7 +54,7 @@ class RequestRules:
         return self._check_each(scope)
 
     def _check_each(self, scope: Scope) -> bool:
-        """`check` for headers that are rarely sent."""
+        """See `check`. This handles headers that are rarely sent."""
         media: bytes | None = None
         chunked = False
         for name, value in scope["headers"]:

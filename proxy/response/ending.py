@@ -13,11 +13,11 @@ from duemq.bus.base import Subscription
 from duemq.model.errors import Rejected
 
 LOOK_S: Final = 1.0
-"""The end of a grant by time, not by a change of the administrative state, is noticed within this."""
+"""A grant that expires, rather than ends by a change of the administrative state, is noticed within this time."""
 
 
 class Ending:
-    """The client has disconnected, the server is closing, or the caller's grant has ended."""
+    """Why a response must end: the client has disconnected, the server is closing, or the caller's grant has ended."""
 
     def __init__(
         self, disconnected: asyncio.Task[object], closing: asyncio.Task[object], ended: asyncio.Future[None]
@@ -39,11 +39,11 @@ class Ending:
             raise Rejected("unauthorised", "the key, token or session of this request has ended")
 
     async def or_done(self, work: asyncio.Task[Any]) -> None:
-        """Wait until this work is done, or for the ending. Neither cancels it nor retrieves its result."""
+        """Wait until `work` is done or the response must end. Does not cancel `work` or retrieve its result."""
         await asyncio.wait({work, *self._futures}, return_when=asyncio.FIRST_COMPLETED)
 
     async def or_growth(self, subscription: Subscription, timeout_s: float) -> bool:
-        """Wait until the topic has grown (True), or for the ending or the time-out (False)."""
+        """Wait until the topic has grown (True), or until the response must end or the time-out passes (False)."""
         growth = asyncio.create_task(subscription.wait(timeout_s), name="topic growth")
         try:
             await asyncio.wait({growth, *self._futures}, return_when=asyncio.FIRST_COMPLETED)
@@ -53,8 +53,8 @@ class Ending:
 
 
 class Endings:
-    """The endings of all requests in flight. `closing` is set when the server begins to stop. `is_granted` tells, for
-    the scope of a request, whether its caller still has its grant.
+    """The endings of all requests in flight. `closing` is set when the server begins to stop. `is_granted` takes the
+    scope of a request and returns whether its caller still has its grant.
 
     Call `check` after each change of grants; it also checks every second while any request is watched.
     """

@@ -1,4 +1,4 @@
-"""A page of records: read, rendered and sent in pieces, at the speed of its client."""
+"""Sends a page of records. It is read, rendered and sent in pieces, as fast as the client reads."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ async def read_piece(reader: TopicReader, most: int, share: Share) -> Page:
 class PageResponse(Response):
     """At most `most` records and about 8 MiB: `first`, which is already read, and the next ones of `reader`.
 
-    A short page has a length. A longer one comes in chunks, and ends early, with a cursor to continue from, if no more
-    can be read, the server closes or the caller's grant ends. For a client that does not read, only sent data is held.
+    A short page is sent with its length. A longer page is sent in chunks. It ends early, with a cursor to continue
+    from, if no more can be read, the server closes or the caller's grant ends. While a client does not read, no more
+    records are read for it.
     """
 
     media_type = "application/json"
@@ -45,7 +46,7 @@ class PageResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        if self._is_behind and scope["http_version"] != "1.0":  # which lacks chunks
+        if self._is_behind and scope["http_version"] != "1.0":  # HTTP/1.0 has no chunks
             await send(head)
             if scope["method"] != "HEAD":
                 await self._send_pieces(scope, receive, send)
@@ -66,7 +67,7 @@ class PageResponse(Response):
         async with self._endings.watch(scope, receive) as end:
             while text:
                 await _send_sliced(send, text)
-                await _send_sliced(send, b"")  # returns when the client has read most of it
+                await _send_sliced(send, b"")  # returns when the client has read most of the text
                 await asyncio.sleep(0)
                 if end.client_left:
                     return
@@ -74,7 +75,7 @@ class PageResponse(Response):
         await _send_sliced(send, self._tail)
 
     async def _piece(self) -> bytes:
-        """Empty if no more can be read now. The cursor never passes the sent records."""
+        """The next piece; empty if no more can be read now. The cursor never passes the records that were sent."""
         offsets = list(self._reader.offsets)
         try:
             return self._rendered(await read_piece(self._reader, self._left, self._share))

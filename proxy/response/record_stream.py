@@ -1,5 +1,5 @@
-"""A topic as a stream: of server-sent events, one record in each event's `data`, the cursor after it as its `id`; or
-of lines of JSON, each a page of records with the cursor after them."""
+"""Streams a topic, as server-sent events or as lines of JSON. An event has one record as its `data`, and the cursor
+after that record as its `id`. A line is a page of records with the cursor after them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 _HEARTBEAT_S = 15.0
 _HEARTBEATS = {EVENTS: b": still here\n\n", LINES: b"\n"}
-_RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 64 << 10  # the memory for a client that does not read
+_RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 64 << 10  # the most memory that a client which does not read can take up
 
 
 class RecordStream(Response):
     """Streams a topic from `offsets` on until the client disconnects, the server closes or the caller's grant ends.
     `media_type`: EVENTS or LINES.
 
-    A failure, or a lack of memory, in the middle can only end the stream: the client reconnects with the last cursor
-    and gets the reason.
+    On a failure or a lack of memory after the start, the stream can only end: the client reconnects with the last
+    cursor, and the new response has the reason.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RecordStream(Response):
                         if grown or end.reached:
                             continue
                         chunk = _HEARTBEATS[self._form]
-                    self._share.give_back(self._share.bytes)  # sent data counts as unread from here on
+                    self._share.give_back(self._share.bytes)  # from here on the connection counts these bytes
                     for part in (chunk, b""):  # returns when the client has read most of the chunk
                         await send({"type": "http.response.body", "body": part, "more_body": True})
         finally:
@@ -78,7 +78,7 @@ class RecordStream(Response):
         return b'{"records":[%b],"cursor":"%b"}\n' % (records, self._reader.cursor.encode())
 
     def _events(self, page: Page, offsets: list[int]) -> bytes:
-        """`offsets`: before the page."""
+        """The page as events. `offsets`: the next offset of each partition before the page was read."""
         offsets += [0] * (len(self._reader.offsets) - len(offsets))
         places, texts = [], []
         for partition, stored in page:

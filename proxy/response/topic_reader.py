@@ -1,4 +1,4 @@
-"""Reads a topic for consumers: pages across partitions."""
+"""Reads a topic for consumers, in pages of records from all partitions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Page = list[tuple[int, list[StoredRecord]]]  # records by partition
 
 
 class TopicReader:
-    """One reader's position in one topic. `offsets`: the next ones to read, per partition.
+    """One reader's position in one topic. `offsets`: the next offset to read in each partition.
 
-    `behind`: the last read reached its limits, so more records are waiting.
+    `behind`: whether the last read reached its limits, so that more records are waiting.
     """
 
     def __init__(self, bus: Bus, topic: str, offsets: Sequence[int]) -> None:
@@ -30,7 +30,8 @@ class TopicReader:
     async def read(self, max_records: int, max_bytes: int) -> Page:
         """The records available now, by partition, at most `max_records`, and about `max_bytes`; advances the position.
 
-        If more are waiting, each partition gets an equal share, plus the unused shares of short ones.
+        If more records are waiting, each partition gets an equal share of the page, and what other partitions leave of
+        their shares.
         """
         info = await readable(self._bus, self._topic)
         if info is None:

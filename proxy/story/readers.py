@@ -1,4 +1,4 @@
-"""The readers of a topic that duemq knows: destinations, and groups of its consumers."""
+"""Finds the readers of a topic that duemq knows: destinations, and groups of duemq's consumers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_READERS: Final = 50
 
 
 class Reader(NamedTuple):
-    """`destination`: None for a group of consumers. `is_declared`: its declaration lists the topic; other readers are
-    known only if they have a position there, or sent messages back."""
+    """`destination`: None for a group of consumers. `is_declared`: the destination's declaration lists the topic. Any
+    other reader is known only if it has a position in the topic or has sent messages back."""
 
     group: str
     destination: Destination | None
@@ -23,7 +23,7 @@ class Reader(NamedTuple):
 
 
 def readers_of(topic: str, destinations: Iterable[Destination], topics: Iterable[str]) -> list[Reader]:
-    """The possible readers of a topic, declared ones first. `topics`: all existing ones."""
+    """The possible readers of a topic, declared ones first. `topics`: all topics that exist."""
     by_group = {one.group: one for one in destinations}
     groups = sorted(by_group.keys() | _groups_in(topics))
     readers = [Reader(group, one := by_group.get(group), one is not None and _reads(one, topic)) for group in groups]

@@ -1,4 +1,4 @@
-"""Finds the record of a message in a topic: it was appended at the delivery, and has the message's id."""
+"""Finds the record of a message in a topic, by the time of its delivery and the message's id."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from duemq.proxy.response.topic_reader import readable
 from duemq.web.admission.admission import Share
 
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before other tasks run
-_MAX_RECORDS, _MAX_BYTES = 50_000, 32 << 20  # of a story
-_MAX_LETTERS: Final = 1_000  # of a partition, searched for a letter without a name
+_MAX_RECORDS, _MAX_BYTES = 50_000, 32 << 20  # read for one story
+_MAX_LETTERS: Final = 1_000  # of a partition, when searching for a dead letter without a name
 _MAX_PARTITIONS: Final = 64
 _AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be slow
 _OWN_ID: Final = "duemq-id"
@@ -34,7 +34,8 @@ class PlacedRecord(NamedTuple):
 
 
 class Budget:
-    """The remaining cost of one story. `charge` gets the cost of each part, which counts towards the caller's rate."""
+    """What one story may still cost. `charge` is called with the cost of each part, to count it towards the caller's
+    rate."""
 
     def __init__(self, share: Share, charge: Callable[[int], None]) -> None:
         self._share, self._charge = share, charge
@@ -45,7 +46,7 @@ class Budget:
         self._charge(count)
 
     async def read(self, bus: Bus, topic: str, partition: int, offset: int) -> list[StoredRecord]:
-        """The next records; none once the budget is spent. Raises Unavailable without memory for them."""
+        """The next records; none once the budget is spent. Raises Unavailable if there is no memory for them."""
         if self._records <= 0 or self._bytes <= 0:
             self.is_spent = True
             return []
@@ -75,7 +76,8 @@ class StoryRecords:
         return None
 
     async def letter(self, topic: str, key: bytes | None, id_: str, since: int) -> PlacedRecord | None:
-        """A dead letter of a message, among the first 1,000 appended at this time (epoch ms) or later."""
+        """A message's dead letter, searched for among the first 1,000 records appended at this time (epoch ms) or
+        later."""
         return await self._find(topic, key, ID, id_, since, None)
 
     async def _find(
@@ -85,7 +87,7 @@ class StoryRecords:
         if info is None:
             return None
         partitions = list(range(min(info.partitions, _MAX_PARTITIONS)))
-        if key is not None:  # the key's partition first; the topic may have got more partitions since
+        if key is not None:  # the key's partition first; the topic may have been given more partitions since
             first = partition_of(key, info.partitions)
             partitions = [first, *(number for number in partitions if number != first)]
         for partition in partitions:

@@ -1,7 +1,7 @@
-"""The story of a message after its delivery: the outcome at each reader of its topic (docs/adr/0069).
+"""Computes the story of a message after its delivery: the outcome at each reader of its topic (docs/adr/0069).
 
-It is not stored. Retries, dead letters and redrives have names derived from their original record, and a reader's
-position shows whether it has passed a record. The walk follows the records.
+The story is not stored. It is found by following the message's records: retries, dead letters and redrives have names
+derived from their original record, and a reader's position shows whether the reader has passed a record.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from duemq.proxy.response.render import Json, times
 from duemq.proxy.story.readers import Reader
 from duemq.proxy.story.records import Budget, PlacedRecord, StoryRecords
 
-_MAX_STEPS: Final = 40  # records of one reader: 17 without a redrive
+_MAX_STEPS: Final = 40  # records followed for one reader; 16 retries without a redrive make 17
 _MAX_JOBS: Final = 200
 
 
 class StoryBuilder:
-    """`jobs`: newest first. `figures`: of relays."""
+    """`jobs`: newest first. `figures`: the figures that relays report."""
 
     def __init__(self, gateway: Gateway, budget: Budget, jobs: Sequence[Job], figures: FiguresOf) -> None:
         self._gateway, self._bus, self._budget = gateway, gateway.bus, budget
@@ -45,7 +45,7 @@ class StoryBuilder:
         record: PlacedRecord | None = first
         for _ in range(_MAX_STEPS):
             assert record is not None
-            position = await self._position(reader, record)  # first, because it moves only after a return is in the log
+            position = await self._position(reader, record)  # first: it moves only after a return is in the log
             sent = await self._sent_back(reader.group, record, position)
             if sent is None:
                 passed = position is not None and _has_passed(position, record.offset)
@@ -82,16 +82,16 @@ class StoryBuilder:
         except Unavailable:
             if reader.is_declared:
                 raise
-            return None  # duemq's user may not read this consumer's group
+            return None  # duemq's Kafka user may not read this consumer group
 
     async def _sent_back(self, group: str, record: PlacedRecord, position: GroupPosition | None) -> MessageState | None:
-        """The retry or the dead letter that a reader made of a record."""
+        """The retry or the dead letter that a reader made from a record; None if there is none."""
         topic = record.topic if position is None else position.topic
         place = LetterPlace(topic, record.partition, record.offset, record.timestamp)
         dead, retry, key = dead_letter_topic(group).encode(), retry_topic(group).encode(), record.record.key
         names = [
             of_return(letter_name("dead", group, place), dead, key, record.record.value),
-            of_return(letter_name("dead", group, place), dead, key, b""),  # a value that is too large is left out
+            of_return(letter_name("dead", group, place), dead, key, b""),  # a letter has no value if that is too large
             of_return(letter_name("retry", group, place), retry, key, record.record.value),
         ]
         self._budget.look_up(len(names))
@@ -101,7 +101,7 @@ class StoryBuilder:
         return None
 
     async def _nameless(self, reader: Reader, record: PlacedRecord, id_: str) -> PlacedRecord | None:
-        """A dead letter that a consumer wrote itself, because duemq was not available for it."""
+        """A dead letter without a name, which a consumer wrote itself because duemq was not available."""
         return await self.records.letter(dead_letter_topic(reader.group), record.record.key, id_, record.timestamp)
 
     async def _redrive(self, letter: PlacedRecord, findings: _ReaderStory) -> MessageState | None:
@@ -121,7 +121,7 @@ class StoryBuilder:
         return redriven
 
     def _at_rest(self, findings: _ReaderStory, state: MessageState, *, passed: bool) -> Json:
-        """The end of a story at a record without a return: it is done, or still waits."""
+        """The end of a story at a record that was not sent back: the record is done, or still waits."""
         destination = findings.reader.destination
         began_at = None if destination is None else destination.began_at
         if passed and not findings.events and began_at and state.delivered_at < began_at:
@@ -140,7 +140,7 @@ class StoryBuilder:
 
 
 class _ReaderStory:
-    """The story at one reader."""
+    """The story of a message at one reader, while it is being built."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader, self.events = reader, list[Json]()
@@ -148,14 +148,14 @@ class _ReaderStory:
         self._left_out = 0
 
     def add_attempts(self, headers: Headers, *, dead: bool = False) -> None:
-        """Add the attempts in the headers of a retry or dead letter, which repeat the earlier ones."""
+        """Add the attempts in the headers of a retry or dead letter. The headers repeat the attempts before it."""
         if (origin := origin_in(headers)) is None:
             return
         self._life = [{"event": "failed", **times("at", one.at), "error": one.error} for one in origin.attempts]
         self._left_out = max(origin.retried + dead - len(self._life), 0)
 
     def add_failures(self, failures: Sequence[Mapping[str, Any]], id_: str) -> None:
-        """Add a relay's remembered failed attempts without a return yet, newest first."""
+        """Add the failed attempts that a relay remembers (`failures`, newest first), which have no return yet."""
         last = max((one["at_ms"] for one in self._life), default=0)
         self._life += [
             {"event": "failed", **times("at", one["at"]), "error": f"{one['status']}: {one['detail']}".rstrip(": ")}
@@ -202,7 +202,8 @@ class _ReaderStory:
 
 
 def _has_passed(position: GroupPosition, offset: int) -> bool:
-    """Whether a record is done. On Kafka the note is the metadata of a commit, else the plain ranges."""
+    """Whether the reader is done with a record. On Kafka the position's note is the metadata of a commit, elsewhere it
+    is the plain ranges."""
     done = done_in(position.offset, own_metadata(position.offset, position.note))
     return offset < position.offset or contains(done or decode_ranges(position.note, position.offset), offset)
 

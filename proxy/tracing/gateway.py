@@ -1,4 +1,4 @@
-"""A gateway that also traces. Only a process with tracing has one: otherwise it costs a request nothing."""
+"""A gateway that also traces. Only processes with tracing use it, so that tracing costs nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from duemq.proxy.tracing.traced_calls import CALLER
 
 
 class TracedGateway(CommandGateway):
-    """Makes a span for each `send` and cancel with a sampled caller or message, within the budget of spans."""
+    """Makes a span for each `send` and cancel whose caller or message is sampled, within the budget for spans."""
 
     def __init__(self, backend: Backend, selection: ShardRouter | None, answer_s: float, tracing: Tracing) -> None:
         super().__init__(backend, selection, answer_s)

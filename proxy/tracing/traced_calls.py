@@ -1,4 +1,4 @@
-"""The caller's trace of a request, from its `traceparent` header, kept in the context of the request's task."""
+"""Reads the caller's trace from a request's `traceparent` header, and keeps it in the context of the request's task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CALLER: ContextVar[Carrier | None] = ContextVar("caller", default=None)
 
 
 class TracedCalls:
-    """Wraps an application so that its requests know their caller's trace."""
+    """Wraps an application, and sets `CALLER` for each of its requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            CALLER.set(_carrier(scope))  # of the task of this request
+            CALLER.set(_carrier(scope))  # in the context of this request's task
         await self._app(scope, receive, send)
 
 

@@ -1,8 +1,9 @@
-"""The bounds of a server: how many requests are in flight, and how many bytes they hold.
+"""Limits how many requests a server has in flight, and how many bytes they use.
 
-A request over a bound is refused at once with 503, before any of it is read; nothing queues in memory. A body that does
-not arrive does not keep its place: the oldest one is dropped for a new request. Strangers, callers without a grant,
-share a small pool, have fewer places per address (docs/adr/0067), and a pace.
+A request over a limit is refused at once with 503, before any of it is read; nothing queues in memory. A body that does
+not arrive does not keep its place: the oldest incomplete body is dropped for a new request. Strangers, which are
+callers without a grant, share a small pool of places; there are limits on their places per address (docs/adr/0067) and
+on their pace.
 """
 
 from __future__ import annotations
@@ -20,25 +21,26 @@ from duemq.web.admission.stranger_pace import StrangerPace
 from duemq.web.problem import unavailable_response
 from duemq.web.request_id import RequestIds
 
-_SHARE: Final = "duemq.share"  # key of a request's share in its scope
-# Monitoring must see a server even while it is full.
+_SHARE: Final = "duemq.share"  # key in a request's scope: its share
+# Monitoring must reach a server even while it is full.
 _WATCHED: Final = frozenset(("/livez", "/healthz", "/readyz", "/metrics"))
 _SMALL_BYTES: Final = 256 << 10  # the largest body that may use the reserve
-_RESERVE: Final = 4  # a quarter of all bytes is for small bodies: large bodies and unread pages cannot use it up
-_BRIEF_S: Final = 1.0  # a younger body keeps its place
+_RESERVE: Final = 4  # a quarter of all bytes is only for small bodies: large ones cannot use it
+_BRIEF_S: Final = 1.0  # a body that began more recently is not dropped
 
 STRANGERS: Final = 64
-"""The most requests without a grant in flight."""
+"""The most requests without a grant that may be in flight."""
 STRANGERS_OF_ADDRESS: Final = 16
-"""The same from one address."""
+"""The most of them from one address."""
 STRANGERS_BYTES: Final = 1 << 20
 STRANGER_BODY_S: Final = 5.0
 
 
 class Admission:
-    """`max_requests`: in flight. `max_bytes`: their bodies, and the records read for their answers.
+    """Admits requests. `max_requests`: how many may be in flight. `max_bytes`: the most bytes of their bodies and of
+    the records read for their responses.
 
-    `on_stranger_refused` is called for each stranger without a place, `on_body_ended` for each body that was late or
+    `on_stranger_refused` is called for each stranger that gets no place, `on_body_ended` for each body that was late or
     was dropped.
     """
 
@@ -46,12 +48,12 @@ class Admission:
         self._max_requests, self._max_bytes = max_requests, max_bytes
         self.requests = self.bytes = 0
         self.strangers = Strangers()
-        self._bodies: dict[Share, None] = {}  # with incomplete bodies, oldest first
+        self._bodies: dict[Share, None] = {}  # shares with incomplete bodies, oldest first
         self.on_stranger_refused: Callable[[], None] = lambda: None
         self.on_body_ended: Callable[[], None] = lambda: None
 
     def enter(self, scope: Scope) -> Share:
-        """The share of a request, which the caller must close. Raises Unavailable."""
+        """Admit a request, and return its share, which the caller must close. Raises Unavailable."""
         if scope["path"] in _WATCHED:
             return _put(scope, Share(self, 0))
         if self.requests >= self._max_requests and not self.make_room():
@@ -65,18 +67,20 @@ class Admission:
 
     @property
     def spare(self) -> int:
-        """Bytes left, without the reserve."""
+        """How many bytes are left, not counting the reserve."""
         return self.left - self._max_bytes // _RESERVE
 
     def room(self, own: int, *, small: bool = False) -> int:
-        """How many more bytes a request that has `own` may take. A request alone may take what its own limits allow."""
+        """How many more bytes a request that has taken `own` bytes may take. If it is the only request with bytes, it
+        may take what its own limits allow."""
         if self.bytes <= own:
             return 1 << 62
         return self.left if small else self.spare
 
     def make_room(self, size: int = 0, address: str = "", *, strangers: bool = False) -> bool:
-        """Drop the oldest incomplete bodies for one request, or for `size` bytes; only those of `strangers`, or of
-        their `address`, if given. False, without dropping any, if that is not enough."""
+        """Drop the oldest incomplete bodies, to make room for one request or for `size` bytes. `strangers`: drop only
+        strangers' bodies; `address`: only those from this address. If that would not be enough, drop nothing and return
+        False."""
         freed, ended = 0, list[Share]()
         for share in self._oldest_bodies():
             if strangers and (share.address is None or (address and share.address != address)):
@@ -106,7 +110,7 @@ class Admission:
 
 
 class Strangers:
-    """What callers without a grant use in total."""
+    """What all callers without a grant use together."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -124,19 +128,20 @@ class Strangers:
 
 
 class Share:
-    """What one request uses of an `Admission`. `requests`: 1, or 0 for a request that is not counted."""
+    """The part of an `Admission` that one request uses. `requests`: 1, or 0 for a request that is not counted."""
 
     __slots__ = ("_admission", "_body", "_requests", "address", "body_since", "bytes")
 
     def __init__(self, admission: Admission, requests: int = 1) -> None:
         self._admission, self._requests = admission, requests
         self.bytes = 0
-        self.address: str | None = None  # of a stranger
-        self.body_since = 0.0  # s, of the loop
+        self.address: str | None = None  # the address of a stranger; None for any other caller
+        self.body_since = 0.0  # in s, by the loop's clock
         self._body: asyncio.Timeout | None = None
 
     async def wait_as_stranger(self, address: str) -> None:
-        """Wait for the turn of a request without a grant. Raises Unavailable if too many wait."""
+        """Wait until it is the turn of this request, which has no grant. Raises Unavailable if too many requests
+        wait."""
         if not self._requests:
             return
         wait_s = self._admission.strangers.pace.wait_s(address, asyncio.get_running_loop().time())
@@ -147,7 +152,7 @@ class Share:
             await asyncio.sleep(wait_s)
 
     def count_as_stranger(self, address: str) -> None:
-        """Count it from now on as a request without a grant. Raises Unavailable."""
+        """Count this from now on as a request without a grant. Raises Unavailable."""
         admission, strangers = self._admission, self._admission.strangers
         if not self._requests:
             return
@@ -163,11 +168,11 @@ class Share:
         self.address = address
 
     def reserve_body(self, size: int) -> None:
-        """Take a body of a known size: a small one may use the reserve."""
+        """Take the bytes of a body of known size. A small body may use the reserve."""
         self.take(size, small=size <= _SMALL_BYTES)
 
     def take(self, size: int, *, small: bool = False) -> None:
-        """Raises Unavailable if this exceeds the bytes that all requests may hold."""
+        """Take `size` more bytes. Raises Unavailable if all requests together would have too many."""
         admission = self._admission
         if self.address is not None and admission.strangers.bytes + size > STRANGERS_BYTES:
             admission.on_stranger_refused()
@@ -190,7 +195,7 @@ class Share:
             self._admission.strangers.bytes -= size
 
     def begin_body(self) -> asyncio.Timeout:
-        """Read the body within this: a TimeoutError means that it took too long, or was dropped."""
+        """A context within which to read the body. A TimeoutError means that the body took too long or was dropped."""
         self._body = asyncio.timeout(None if self.address is None else STRANGER_BODY_S)
         self.body_since = asyncio.get_running_loop().time()
         self._admission.record_body(self, open_=True)
@@ -222,7 +227,7 @@ def _put(scope: Scope, share: Share) -> Share:
 
 
 class AdmissionMiddleware:
-    """An application behind an `Admission`. Each of its answers gets a request id."""
+    """Passes admitted requests to an application, and adds a request id to each response."""
 
     def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app, self._admission = app, admission

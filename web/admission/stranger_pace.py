@@ -1,4 +1,4 @@
-"""The pace of requests without a grant: guessing keys must not take a core from callers who have one."""
+"""Limits the pace of requests without a grant: guessing keys must not take up a core that callers with a key need."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ OF_ADDRESS_PER_S: Final = 200
 """Requests a second from one address, on average."""
 ALL_PER_S: Final = 1_000
 BURST_S: Final = 2.0
-"""An address that was silent may be ahead of its pace by this."""
+"""By how much an address that was silent may be ahead of its pace."""
 MAX_WAIT_S: Final = 1.0
 _ADDRESSES: Final = 4_096
 
 
 class StrangerPace:
-    """When each request without a grant has its turn, by address and in total.
+    """Decides when it is the turn of each request without a grant, with a pace per address and one for all addresses.
 
-    This is the generic cell rate algorithm (ITU-T I.371): per address one number, the time at which its next request
-    would be on pace.
+    This is the generic cell rate algorithm (ITU-T I.371). It stores one number per address: the time at which the next
+    request from there would be on pace.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class StrangerPace:
         self._by_address: dict[str, float] = {}
 
     def wait_s(self, address: str, now: float) -> float | None:
-        """How long the next request of `address` waits; None if too many wait already. `now`: monotonic s."""
+        """How long (s) the next request from `address` must wait; None if too many wait already. `now`: monotonic s."""
         own = max(self._by_address.get(address, 0.0), now - BURST_S)
         every = max(self._all, now - BURST_S)
         wait_s = max(own, every) - now
@@ -38,6 +38,7 @@ class StrangerPace:
         return max(wait_s, 0.0)
 
     def _forget(self, now: float) -> None:
-        """Drop addresses that may have a burst again, or all: the pace in total still holds."""
+        """Forget the addresses that may have a full burst again; if too many would be left, forget all. The pace for
+        all addresses still limits them."""
         paced = {address: turn for address, turn in self._by_address.items() if turn > now - BURST_S}
         self._by_address = paced if len(paced) < _ADDRESSES else {}

@@ -1,7 +1,7 @@
-"""The connections of an HTTP server, with bounds on their number and on how long each client may take.
+"""The connections of an HTTP server, with limits on their number and on how long each client may take.
 
-Each has time limits for sending its head and its body, and for reading the answers. A check every few seconds closes
-connections over their limits, so a silent client costs the requests of other clients nothing.
+A client has time limits for sending a request's head and body, and for reading the responses. A check every few seconds
+closes connections over their limits, so a silent client costs other clients' requests nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from duemq.web.request_id import RequestIds
 
 log = logging.getLogger(__name__)
 
-DRAINING: Final = "duemq.draining"  # true in the scope of a request that came after the stop was requested
-_BRIEF_S = 1.0  # a connection idle, or served, for less than this is closed only if there is no other
+DRAINING: Final = "duemq.draining"  # key in a request's scope: true if the request came after the stop was requested
+_BRIEF_S = 1.0  # a connection that has been idle or served for less than this is closed only if there is no other
 _SEARCHED = 64  # the most served connections that are checked to find one that may be closed
 
 
 class ConnectionLimits(NamedTuple):
-    """`head_bytes`: of one head. `unsent_bytes`: of unread answers, and of incomplete heads; each limit is for all
-    connections together.
+    """`head_bytes`: the most bytes of one head. `unsent_bytes`: the most bytes of unread responses, and also of
+    incomplete heads, each for all connections together.
 
     `keep_alive_s`: how long a connection may wait for its next request. `drain_s`: how long connections are still
     accepted after a stop was requested.
@@ -41,7 +41,7 @@ class ConnectionLimits(NamedTuple):
 
 
 class Connection(Protocol):
-    """A connection, as `Connections` sees it: see `HttpProtocol`. Times are those of the loop, s."""
+    """What `Connections` needs of a connection: see `HttpProtocol`. Times are in s, by the loop's clock."""
 
     transport: asyncio.Transport
     since: float
@@ -58,25 +58,27 @@ class Connection(Protocol):
 
 
 class Connections:
-    """The connections of one server by their current activity, longest first."""
+    """The connections of one server by their current activity. In each group, those that are in it longest come
+    first."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.draining = False
-        self.open_head_bytes = 0  # bytes of all incomplete heads
+        self.open_head_bytes = 0  # the bytes of all incomplete heads
         self.next_id = RequestIds()  # for answers to malformed requests
-        self._new: OrderedDict[Connection, None] = OrderedDict()  # have sent no request yet
+        self._new: OrderedDict[Connection, None] = OrderedDict()  # connections that have sent no request yet
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         self._served: OrderedDict[Connection, None] = OrderedDict()
-        self._unread: OrderedDict[Connection, int] = OrderedDict()  # with their unsent bytes
+        self._unread: OrderedDict[Connection, int] = OrderedDict()  # each with its number of unsent bytes
         self.unsent = 0
-        self._ended: Counter[str] = Counter()  # since the last check, by reason
+        self._ended: Counter[str] = Counter()  # connections closed since the last check, by reason
 
     def __len__(self) -> int:
         return len(self._new) + len(self._idle) + len(self._served)
 
     def add(self, connection: Connection) -> None:
-        """If there are too many, one of them is closed, but never one that waits for the outcome of a change."""
+        """Add a new connection. If there are too many, one is closed, but never one that waits for the outcome of a
+        change."""
         self._new[connection] = None
         if len(self) > self.limits.connections:
             self._end(self._least_needed(connection), "made room for a new one")
@@ -91,16 +93,17 @@ class Connections:
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._served[connection] = None
-        self._served.move_to_end(connection)  # the next of several pipelined requests
+        self._served.move_to_end(connection)  # it is served already if this request was pipelined
 
     def finish(self, connection: Connection) -> None:
-        """Count a connection as idle after its answer."""
+        """Count a connection as idle after its response."""
         if connection in self._served:
             del self._served[connection]
             self._idle[connection] = None
 
     def does_not_read(self, connection: Connection) -> None:
-        """If too much is unsent, close the connections that have not read for longest."""
+        """Record that a client does not read its response. If too many bytes are unsent, close the connections whose
+        clients have not read for longest."""
         self.reads(connection)
         self._relieve()
         self._unread[connection] = size = connection.transport.get_write_buffer_size()
@@ -114,13 +117,13 @@ class Connections:
         self._ended[f"no TLS handshake: {reason}"] += 1
 
     def drain(self) -> None:
-        """Close each with its next answer."""
+        """Close each connection with its next response."""
         self.draining = True
         for connection in self._served:
             connection.close_after_answer()
 
     async def run(self) -> None:
-        """Check them forever."""
+        """Check the connections forever."""
         limits, time = self.limits, asyncio.get_running_loop().time
 
         async def turn() -> float:
@@ -130,7 +133,7 @@ class Connections:
         await Loop("connections", turn).run()
 
     def close_overdue(self, now: float) -> None:
-        """Close connections whose client takes too long, or does not read its answers."""
+        """Close the connections whose clients take too long or do not read their responses."""
         for connection in (*self._new, *self._idle, *self._served):
             if (reason := self._overdue(connection, now)) is not None:
                 self._end(connection, reason)
@@ -148,8 +151,8 @@ class Connections:
         self._ended.clear()
 
     def _least_needed(self, newcomer: Connection) -> Connection:
-        """First those without a request yet and idle ones, then those that do not read, then those that can send their
-        request again.
+        """The connection to close for a new one: first those without a request yet and idle ones, then those whose
+        clients do not read, then those whose clients can send their request again.
         """
         now = newcomer.since
         waiting = [next(iter(group)) for group in (self._new, self._idle) if group]
@@ -168,7 +171,7 @@ class Connections:
         return next((connection for connection in waiting if connection is not newcomer), newcomer)
 
     def _overdue(self, connection: Connection, now: float) -> str | None:
-        """What the client did not do in time."""
+        """What the client did not do in time; None if it is not late."""
         limits, wait_s = self.limits, now - connection.since
         if connection.unread_since is not None and now - connection.unread_since > limits.write_s:
             return "the client does not read its answer"
@@ -184,7 +187,8 @@ class Connections:
         return "the client sends no further request" if wait_s > limits.keep_alive_s else None
 
     def _relieve(self) -> None:
-        """Close those that have not read for longest, until the unsent bytes are within their bound."""
+        """Close the connections whose clients have not read for longest, until the unsent bytes are within their
+        limit."""
         while self._unread and self.unsent > self.limits.unsent_bytes:
             self._end(next(iter(self._unread)), "the client does not read its answer, and too much is unsent")
 

@@ -1,4 +1,4 @@
-"""One request and its answer on an HTTP connection: uvicorn's cycle, plus a single write for a finished answer."""
+"""One request and its response on an HTTP connection: uvicorn's cycle, with a single write for a finished response."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_BODY: Final = frozenset((204, 304))
 
 
 class Exchange(RequestResponseCycle):
-    """Streams are sent through `send`, as in ASGI; a finished answer through `respond`."""
+    """Sends a stream through `send`, as in ASGI, and a finished response through `respond`."""
 
-    # Initial values, which uvicorn sets one by one in each instance.
+    # Initial values as class attributes, because uvicorn sets them one by one in each instance.
     disconnected = False
     more_body = True
     response_started = response_complete = False
@@ -33,9 +33,9 @@ class Exchange(RequestResponseCycle):
         self.message_event, self.body = asyncio.Event(), bytearray()
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
-        """Write head and body with one system call: the same bytes as `send` writes with two.
+        """Write head and body with one system call. These are the same bytes that `send` writes with two calls.
 
-        False, without writing, if `send` has to wait, to refuse, or to omit the body.
+        Writes nothing and returns False if `send` would have to wait, to refuse, or to leave out the body.
         """
         if (
             self.response_started or self.disconnected or self.flow.write_paused
@@ -61,7 +61,8 @@ _WHOLE: Final = (Exchange, FrameStream)
 
 
 async def respond(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a response: a finished one with one write, if `send` is that of an `Exchange` or a `FrameStream`."""
+    """Send a response. A finished response needs only one write if `send` belongs to an `Exchange` or a
+    `FrameStream`."""
     exchange = getattr(send, "__self__", None)
     if (
         isinstance(exchange, _WHOLE)

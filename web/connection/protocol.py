@@ -1,4 +1,4 @@
-"""One connection of an HTTP server: uvicorn's protocol with the bounds and the graceful closing that it lacks."""
+"""One connection of an HTTP server: uvicorn's protocol, with the limits and the graceful closing that it lacks."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ from duemq.web.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
-# uvicorn warns about each malformed request and each Upgrade: any client could fill the log.
+# uvicorn logs a warning for each malformed request and each Upgrade, so any client could fill the log.
 _quiet: Final = logging.getLogger("uvicorn.error.connection")
 _quiet.setLevel(logging.ERROR)
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _VERSIONS = frozenset(("1.0", "1.1"))
-_AHEAD = 100  # the most pipelined requests before an answer; each takes some KiB
+_AHEAD = 100  # the most pipelined requests that wait for a response; each takes some KiB
 _UPGRADED: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % PROTOCOL
-_LINGER_S = 1.0  # for the client to read the last answer, or to show that it is still there
+_LINGER_S = 1.0  # time for the client to read the last response, or to show that it is still there
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Each server has a subclass with its connections as a class attribute: see `connection_class`."""
+    """One connection. Each server has a subclass with its `Connections` as a class attribute: see
+    `connection_class`."""
 
     among: ClassVar[Connections]
-    # Of the newest request, which may not be the one being served.
+    # The exchange for the newest request, which may not be the one being served.
     cycle: RequestResponseCycle | None  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.logger = _quiet
-        self.since = 0.0  # when it became idle or served; all times are of the loop
+        self.since = 0.0  # when it became idle or served; all times are by the loop's clock
         self.head_since: float | None = None  # when the first part of a head came
-        self.unread_since: float | None = None  # when the unsent bytes passed the transport's mark
+        self.unread_since: float | None = None  # when the unsent bytes exceeded the transport's high-water mark
         self._served: RequestResponseCycle | None = None
-        self._frames: FrameConnection | None = None  # since the upgrade
-        self._unbounded = 0  # bytes of an incomplete head, or outside of head and body
-        self._open_head_bytes = 0  # how many of them the parser may hold
+        self._frames: FrameConnection | None = None  # set by the upgrade
+        self._unbounded = 0  # bytes of an incomplete head, or of neither head nor body
+        self._open_head_bytes = 0  # how many bytes of an incomplete head the parser may have stored
         self._moved = False  # whether the latest data contained part of a body
-        self._deaf = False  # further data is read and discarded
-        self._fault = ""  # the problem with a readable head
+        self._deaf = False  # whether further data is read and discarded
+        self._fault = ""  # the problem with a head that could be parsed
 
     @property
     def sends_body(self) -> bool:
@@ -66,17 +67,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     @property
     def has_asked(self) -> bool:
-        """Whether it has sent a request."""
+        """Whether the client has sent a request."""
         return self.cycle is not None or self._frames is not None
 
     @property
     def can_ask_again(self) -> bool:
-        """Whether the current request has no effect if the connection is closed, so that the client can repeat it."""
+        """Whether closing the connection leaves the current request without effect, so that the client can repeat
+        it."""
         served = self._served
         return served is not None and (served.more_body or served.scope["method"] in SAFE_METHODS)
 
     def close_after_answer(self) -> None:
-        """Announce it in the answer, or in the next one if the head has been sent."""
+        """Close the connection after the current response, or after the next one if the current head has been sent
+        already: the head must announce it."""
         if self._frames is not None:
             self._frames.go_away()
         elif self.cycle is not None and not self.cycle.response_started:
@@ -94,7 +97,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.among.open_head_bytes -= self._open_head_bytes
         if self._frames is not None:
             self._frames.lost()
-        if self._served is not None and not self._served.response_complete:  # the newest is told below
+        if self._served is not None and not self._served.response_complete:  # the newest exchange is notified below
             self._served.disconnected = True
             self._served.message_event.set()
         self._unset_timer()
@@ -116,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self.head_since, self._unbounded = self.loop.time(), 1
             else:
                 self._unbounded += len(data)
-        elif self._is_unfinished and not self._moved:  # chunk extensions, and trailer fields
+        elif self._is_unfinished and not self._moved:  # the data is chunk extensions or trailer fields
             self.head_since = None
             self._unbounded += len(data)
         else:
@@ -136,7 +139,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse("unavailable", f"{self.among.open_head_bytes} bytes of heads without their ends are held here")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that has closed its half still gets the answers to its requests, if it is still there."""
+        """The client has closed its half. It still gets the responses to its requests, if it is still there."""
         if not self._closes_behind_last():
             return False
         self._deaf = True
@@ -170,7 +173,7 @@ class HttpProtocol(HttpToolsProtocol):
         scope, version = self.scope, self.parser.get_http_version()
         headers = headers_of(cast(Any, scope))
         hosts = 1 if b"host" in headers else 0
-        if len(headers) < len(self.headers):  # some are given twice
+        if len(headers) < len(self.headers):  # some headers are repeated
             hosts = [name for name, _ in self.headers].count(b"host")
         if version not in _VERSIONS:
             self._fault = f"HTTP/{version} is not supported here, HTTP/1.1 is"
@@ -211,7 +214,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if self.cycle is not None:
-            self.cycle.more_body = False  # also if a request was answered before its end
+            self.cycle.more_body = False  # also if a request was answered before its body was complete
 
     def send_400_response(self, msg: str) -> None:
         self._refuse("malformed_request", self._fault or "this cannot be read as HTTP/1.1")
@@ -243,14 +246,15 @@ class HttpProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
     def _unset_keepalive_if_required(self) -> None:
-        """Does nothing: a timer per request costs more than checking for new data when one ends."""
+        """Does nothing: setting a timer for each request would cost more than checking for new data when a timer
+        ends."""
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close it if nothing came for long enough after the last answer."""
+        """Close the connection if nothing came for long enough after the last response."""
         self.timeout_keep_alive_task = None
         served = self._served is not None and not self._served.response_complete
         if served or self._frames is not None or self.head_since is not None or self.transport.is_closing():
-            return  # the next answer sets it again
+            return  # the next response sets the timer again
         left_s = self.since + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0:
             self.transport.close()
@@ -313,9 +317,10 @@ class HttpProtocol(HttpToolsProtocol):
     # --- ending it ------------------------------------------------------------------------------------------------
 
     def _closes_behind_last(self) -> bool:
-        """Whether a complete request is in flight: then the answer to the last one closes the connection."""
+        """Whether a complete request is in flight. If so, the response to the last such request closes the
+        connection."""
         if self._is_unfinished and self.pipeline:
-            self.pipeline.popleft()  # it will never be complete
+            self.pipeline.popleft()  # this request will never be complete
             self.cycle = self.pipeline[0][0] if self.pipeline else self._served
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
@@ -323,7 +328,8 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def _refuse(self, code: str, detail: str) -> None:
-        """Answer a malformed request, and close. Earlier requests get their answers, which also close it."""
+        """Answer a malformed request, and close the connection. If earlier requests are in flight, they get their
+        responses first, and the last one closes the connection."""
         self._deaf = True
         if self.transport.is_closing():
             return
@@ -334,7 +340,7 @@ class HttpProtocol(HttpToolsProtocol):
         if cycle is not None and cycle.more_body:
             answered = cycle.response_started
             cycle.disconnected = True
-            cycle.waiting_for_100_continue = False  # it would be written after the end
+            cycle.waiting_for_100_continue = False  # else the 100 would be written after the end
             cycle.message_event.set()
             if answered:
                 self.transport.close()
@@ -342,13 +348,13 @@ class HttpProtocol(HttpToolsProtocol):
         name = self.among.next_id()
         log.debug("request %s cannot be read: %s", name.decode(), detail, extra={"action": "http.malformed"})
         status, answer = malformed_answer(code, detail, name)
-        # Closing at once would reset it while the client still sends, and the answer would be lost.
+        # Closing at once would reset the connection while the client still sends, and the response would be lost.
         self.transport.write(STATUS_LINE[status] + answer)
         self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _leave_reader(self) -> None:
-        """Do not wait for a client that only reads and gets nothing: it has most likely gone."""
+        """Close the connection of a client that only reads and is being sent nothing: it has most likely gone."""
         served = self._served
         if served is None or self.transport.is_closing():
             return

@@ -1,4 +1,4 @@
-"""A connection of frames: its requests in flight, and bounds on their bytes."""
+"""A connection of frames: its requests in flight, and limits on their bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from duemq.web.request_target import target_of
 
 log = logging.getLogger(__name__)
 
-_UNREAD_BYTES: Final = 256 << 10  # bodies that no application has received: then nothing more is read
+_UNREAD_BYTES: Final = 256 << 10  # of bodies that no application has received; above this, nothing more is read
 _OF_UPGRADE: Final = frozenset((
     b"connection", b"upgrade", b"content-type", b"content-length", b"transfer-encoding", b"accept", b"expect",
     b"last-event-id", b"idempotency-key", b"if-none-match", b"if-match",
@@ -51,12 +51,12 @@ class FrameHost(Protocol):
     def begin_streams(self) -> None: ...
     def finish_streams(self) -> None: ...
     def charge(self, size: int) -> bool:
-        """Count `size` more bytes that wait here. False if those of all connections together are too many."""
+        """Count `size` more bytes that wait here. False if too many bytes wait on all connections together."""
 
 
 class FrameConnection:
-    """`scope`: of the request that asked for the upgrade; its headers, without those about its own body, are headers
-    of each request. `marks`: what the scope of a request has in addition now."""
+    """`scope`: the scope of the request that asked for the upgrade. Its headers, without those about its own body, are
+    also headers of each request on the connection. `marks` returns what a new request's scope must have in addition."""
 
     def __init__(
         self, host: FrameHost, app: ASGIApp, scope: dict[str, Any], marks: Callable[[], dict[str, Any]]
@@ -68,8 +68,8 @@ class FrameConnection:
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._streams: dict[int, FrameStream] = {}
-        self._unread = 0  # bytes of bodies that no application has received
-        self._charged = 0  # these, and those of an incomplete frame
+        self._unread = 0  # the bytes of bodies that no application has received
+        self._charged = 0  # those bytes, and those of an incomplete frame
         self._going_away = False
 
     @property
@@ -91,7 +91,7 @@ class FrameConnection:
             self._close(str(error))
 
     def writing_changed(self) -> None:
-        """The transport has paused or resumed writing."""
+        """Called when the transport has paused or resumed writing."""
         self._recount()
 
     def lost(self) -> None:
@@ -113,7 +113,7 @@ class FrameConnection:
         await self._host.flow.drain()
 
     def go_away(self, reason: str = "") -> None:
-        """Ask the client to send nothing more here, and close after the last answer."""
+        """Ask the client to send nothing more on this connection, and close it after the last response."""
         if not self._going_away:
             self._going_away = True
             self.write(pack(GOING_AWAY, 0, reason.encode()))
@@ -132,7 +132,7 @@ class FrameConnection:
             case kind if kind == CREDIT:
                 if len(frame.payload) != NUMBER.size:
                     raise FrameError("a credit is a number of four bytes")
-                if stream is not None:  # else its answer is complete
+                if stream is not None:  # None: the response is complete
                     stream.grant(NUMBER.unpack(frame.payload)[0])
             case kind if kind == CANCEL:
                 if stream is not None:

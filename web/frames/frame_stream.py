@@ -1,4 +1,4 @@
-"""One request on a connection of frames, and its answer, as an ASGI application sees them."""
+"""One request on a connection of frames, and its response, as an ASGI application sees them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from duemq.model.frames.frame import (
     pack,
 )
 
-_PART: Final = MAX_PAYLOAD // 2  # leaves room for the header lines of an answer
+_PART: Final = MAX_PAYLOAD // 2  # leaves room for the header lines of a response
 _MAX_CREDIT: Final = 1 << 30
 _IMPLIED: Final = ((b"content-type", b"application/json"),)
 _OMITTED: Final = frozenset((b"content-length", b"connection", b"transfer-encoding"))
 
 
 class FrameOutput(Protocol):
-    """The connection of a stream."""
+    """What a stream needs of its connection."""
 
     @property
     def writing_paused(self) -> bool: ...
@@ -34,10 +34,10 @@ class FrameOutput(Protocol):
 
 
 class FrameStream:
-    """`body`: the whole body of the request. `taken` is called once with its size, when the application has it.
-    `bare`: the answer has no body (HEAD)."""
+    """`body`: the whole body of the request. `taken` is called once with the body's size, when the application has
+    received the body. `bare`: the response has no body (HEAD)."""
 
-    more_body = False  # see `read_body`: all of it came with the head
+    more_body = False  # see `read_body`: the whole body came with the head
 
     def __init__(
         self, output: FrameOutput, number: int, body: bytes, taken: Callable[[int], None], *, bare: bool = False
@@ -45,14 +45,14 @@ class FrameStream:
         self._output, self._number, self._body, self._taken, self._bare = output, number, body, taken, bare
         self._received = False
         self._credit = FIRST_CREDIT
-        self._head: bytes | None = None  # of the answer, until its first part is sent
+        self._head: bytes | None = None  # the head of the response, until its first part is sent
         self._answered = False
         self.complete = self.ended = False
-        self._changed: asyncio.Event | None = None  # set when credit came, or the client has left
+        self._changed: asyncio.Event | None = None  # set when credit arrives or the client has left
 
     @property
     def body_bytes(self) -> int:
-        """Of the body that the application has not received."""
+        """The size of the body, if the application has not received it yet; else 0."""
         return 0 if self._received else len(self._body)
 
     def grant(self, credit: int) -> None:
@@ -60,12 +60,12 @@ class FrameStream:
         self._wake()
 
     def end(self) -> None:
-        """The client no longer wants the answer, or has left."""
+        """End the stream, because the client no longer wants the response, or has left."""
         self.ended = True
         self._wake()
 
     def break_off(self) -> None:
-        """Tell the client that the answer is incomplete, if it is."""
+        """Tell the client if the response is incomplete."""
         if not (self.complete or self.ended):
             if not self._answered:
                 self._head = ANSWER_HEAD.pack(500, BROKEN_OFF, 0)
@@ -107,7 +107,7 @@ class FrameStream:
             await self._change()
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
-        """Send a whole answer. False, without sending it, if `send` has to wait or to refuse."""
+        """Send a whole response. Sends nothing and returns False if `send` would have to wait or to refuse."""
         if (
             self.ended or self._answered or self._bare or self._output.writing_paused
             or len(body) > min(self._credit, _PART)

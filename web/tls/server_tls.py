@@ -1,4 +1,4 @@
-"""The TLS of a server: its context, whose files are checked regularly, and the expiry of its certificate."""
+"""TLS for a server: its context, whose files are checked regularly, and the expiry of its certificate."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from duemq.tls.contexts import FileContext
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 60.0  # connections check, too; this is for a server without any
+_LOOK_S = 60.0  # each new connection checks, too; this is for a server that has none
 
 
 class ServerTls:
-    """`cert`: the file with the certificate, from `setting`. Raises BadConfig."""
+    """`cert`: the file with the certificate; `setting`: the setting that it comes from. Raises BadConfig."""
 
     def __init__(self, context: FileContext, cert: str, setting: str) -> None:
         self.context = context
@@ -36,7 +36,7 @@ class ServerTls:
             try:
                 self._expires_at = expiry_of(self._cert)
             except BadConfig:
-                return self._expires_at  # it is being written
+                return self._expires_at  # the file is being written
             self._of = self.context.current
         return self._expires_at
 

@@ -1,8 +1,8 @@
-"""TLS for a connection of a server, between the socket's transport and the protocol above.
+"""TLS for a connection of a server, between the socket's transport and the protocol above it.
 
-The protocol gets this transport as soon as the connection exists. So the time limit of a first request covers the
-handshake, and a connection without a handshake counts like any other. Unsent bytes are those of the socket, one half
-can be closed, and closing sends an alert to the other side, as RFC 8446 (6.1) requires.
+The protocol gets this transport as soon as the connection exists. So the time limit for a first request includes the
+handshake, and a connection without a handshake is counted like any other. The unsent bytes are those of the socket, one
+half of the connection can be closed, and closing sends an alert to the other side, as RFC 8446 (6.1) requires.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-_CHUNK: Final = 64 << 10  # decrypted bytes that the protocol gets at a time
+_CHUNK: Final = 64 << 10  # the most decrypted bytes to pass to the protocol at a time
 _HANDSHAKE: Final = 0x16  # the first byte of each TLS connection
 _LINGER_S = 1.0
 
@@ -21,8 +21,8 @@ _LINGER_S = 1.0
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """A transport for its protocol, and a protocol for the socket's transport.
 
-    `on_failure` gets the reason of a failed handshake. `plain_answer`: the answer to a client that uses HTTP without
-    TLS.
+    `on_failure` is called with the reason why a handshake failed. `plain_answer` returns the response to a client that
+    uses HTTP without TLS.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._raw: asyncio.Transport = None  # type: ignore[assignment]  # until there is a connection
-        self._begun = False  # the other side has sent data
-        self._ready = False  # the handshake is done
-        self._paused = False  # the protocol has paused reading
-        self._ended = False  # we have sent our end
+        self._begun = False  # whether the other side has sent data
+        self._ready = False  # whether the handshake is done
+        self._paused = False  # whether the protocol has paused reading
+        self._ended = False  # whether we have closed our half
         self._lost = False
-        self._eof = False  # the other side has sent its end
+        self._eof = False  # whether the other side has closed its half
         self._eof_told = False
 
     # --- events of the socket's transport -------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if not self._ready:
             return False
         self._advance()
-        return True  # the protocol closes it
+        return True  # the protocol closes the connection
 
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
@@ -78,7 +78,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        del self._tls, self._incoming, self._outgoing  # tens of KiB, which a reference cycle would keep for long
+        del self._tls, self._incoming, self._outgoing  # tens of KiB, which a reference cycle would keep for a long time
         self._protocol.connection_lost(exc)
 
     # --- calls of the protocol ------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def write_eof(self) -> None:
-        """Later data from the other side is discarded."""
+        """Close our half. Later data from the other side is discarded."""
         self._end()
         self._raw.write_eof()
 
@@ -168,17 +168,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._raw.write(self._outgoing.read())
 
     def _end(self) -> None:
-        """Send our end, if the handshake is done."""
+        """Announce the end of our data to the other side, if the handshake is done."""
         if self._ended or self._lost:
             return
         self._ended = True
         if self._ready:
-            with suppress(ssl.SSLError):  # it wants to wait for the other side's end
+            with suppress(ssl.SSLError):  # raised because the other side has not closed its half yet
                 self._tls.unwrap()
         self._flush()
 
     def _fail(self, error: ssl.SSLError) -> None:
-        """Tell the other side why, and close."""
+        """Send the other side an alert with the reason, and close the connection."""
         if not self._ready:
             self._on_failure(
                 getattr(error, "verify_message", None) or (error.reason or "unknown").lower().replace("_", " ")
@@ -192,7 +192,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Linger before closing: a reset while the other side still sends would hide the reason."""
+        """Close after a pause: a reset while the other side is still sending would hide the reason from it."""
         self._ended = True
         self._raw.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, self._raw.abort)

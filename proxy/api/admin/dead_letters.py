@@ -1,4 +1,4 @@
-"""The dead letters in a topic, such as `dlq.GROUP` of a consumer group: listed, and shown one by one."""
+"""Lists and shows the dead letters in a topic, such as a consumer group's `dlq.GROUP`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAGE_BYTES = 4 << 20
 
 
 async def list_topic(service: Service, request: Request) -> Response:
-    """List partition by partition, each from its oldest record on."""
+    """List the dead letters partition by partition, each from its oldest record on."""
     topic = _topic(request)
     fields = read_query(request, ("limit", "cursor"))
     limit, cursor = read_number(fields, "limit", DEFAULT_LIMIT, MAX_LIMIT), fields.get("cursor")

@@ -1,4 +1,4 @@
-"""The endpoints of administrators: part of the one table (`proxy/table.py`)."""
+"""The endpoints for administrators, which are part of the table of all endpoints (`proxy/table.py`)."""
 
 from __future__ import annotations
 

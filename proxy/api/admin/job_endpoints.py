@@ -1,4 +1,5 @@
-"""The endpoints of bulk jobs and of dead letters in topics: part of the one table (`proxy/table.py`)."""
+"""The endpoints for bulk jobs and for dead letters in topics, which are part of the table of all endpoints
+(`proxy/table.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of bulk jobs, and of dead letters in topics."""
+"""The shapes of requests and responses about bulk jobs and about dead letters in topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JobKind = Literal["redrive", "purge", "cancel", "move", "move-with-expiry", "del
 class JobFilter(Closed):
     """For pending messages: topic, key, label, due_from, due_to, topic_prefix and name_prefix, at least one. For dead
     letters also reason, dead_from and dead_to, with at least one time. For a source: topic, topic_prefix, key, reason,
-    dead_from and dead_to; purging a source takes only dead_to."""
+    dead_from and dead_to; to purge a source, only dead_to is allowed."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 

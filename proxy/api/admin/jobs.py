@@ -1,4 +1,4 @@
-"""Bulk jobs: create, list, pause, resume and cancel."""
+"""Creates, lists, pauses, resumes and cancels bulk jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def post_job(service: Service, request: Request) -> Response:
     jobs, now = _jobs(service), service.clock()
     once = _once(request, raw)
     if once is not None and (known := jobs.begun(once)) is not None:
-        return JsonResponse(job_json(known))  # even if conditions have changed since
+        return JsonResponse(job_json(known))  # even if the order would be refused by now
     grant: Grant = request.scope[GRANT]
     order, ids, dry_run = read_order(body, service.ingress, now, grant.namespace)
     if order.kind not in OF_THE_DEAD and not grant.allows(Scope.CANCEL):
@@ -142,7 +142,7 @@ async def _count(service: Service, request: Request, order: Order, now: int) -> 
 
 
 def job_json(job: Job) -> dict[str, Any]:
-    """A job in the API."""
+    """A job, as the API shows it."""
     order = job.order
     return {
         "id": job.id, "kind": order.kind, "state": str(job.state), **times("created_at", job.created_at), "by": job.by,

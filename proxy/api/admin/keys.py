@@ -1,4 +1,4 @@
-"""API keys: list, create, rotate and revoke. A key's text is shown once, to its creator."""
+"""Lists, creates, rotates and revokes API keys. A key's text is shown only once, to its creator."""
 
 from __future__ import annotations
 

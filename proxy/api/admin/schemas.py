@@ -1,4 +1,4 @@
-"""The shapes of administrators' requests and answers."""
+"""The shapes of administrators' requests, and of the responses to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancel, move, deliver now, redrive and purge: for one message, for the selected ones, for all that match.
+"""Cancels, moves, delivers now, redrives and purges one message, the selected messages, or all that match a filter.
 
 A page first asks for confirmation, with the number of messages; then the API makes the change.
 """
@@ -33,11 +33,11 @@ from duemq.proxy.request.query import MAX_LIMIT, read_query
 COUNT_S: Final = 1.0  # how long matches are counted before the page says "more"
 _SIDE_BY_SIDE: Final = 50
 _DESCRIBED: Final = 5  # messages described in a question
-_PATIENCE_S: Final = 2.0  # for the log
+_PATIENCE_S: Final = 2.0  # for reading the log
 
 
 class Kind(NamedTuple):
-    """A change: its button, its effect on one and on several messages, and their state afterwards."""
+    """A kind of change: the text of its button, its effect on one message and on several, and their state after it."""
 
     verb: str
     one: str
@@ -63,7 +63,7 @@ KINDS: Final = {
                   "They are gone for good. This cannot be undone.", "purged"),
 }  # fmt: skip
 TYPED: Final = ("to", "rate", "shift", "at", "after")
-"""Fields of a question."""
+"""The fields of a question that a person fills in."""
 _CHANGES: Final = ("cancel", "move", "deliver-now")
 DEAD: Final = ("redrive", "purge")
 _OUTCOMES: Final = {
@@ -88,7 +88,7 @@ async def confirm_redrive(service: Service, request: Request) -> Response:
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
-    """Ask about all messages that match the filter of a list."""
+    """Ask whether to change all messages that match the filter of a list."""
     fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
     by_job = grant_of(request).allows(Scope.OPERATE)
     kind = kind_of(fields.get("kind", ""), _CHANGES if by_job else ("cancel",))
@@ -109,8 +109,9 @@ async def question(
     fields: Mapping[str, str] | None = None, source: str = "", by_job: bool = False,
     typed: Mapping[str, str] | None = None, is_dry_run: bool = False,
 ) -> Response:  # fmt: skip
-    """Ask whether to change this many messages. `more`: there may be more than were counted. Which ones: `ids`, or the
-    filter `fields`; for dead letters, in the topic `source`. `typed`: the form's earlier values."""
+    """Ask whether to change `count` messages. `more`: there may be more than were counted. The messages are those with
+    these `ids`, or those that match the filter `fields`; dead letters are in the topic `source`. `typed`: the values
+    that were typed into the form before."""
     page = f"dlq/topics/{source}" if source else "dlq" if kind in DEAD else "messages"
     action = "jobs" if by_job else "redrives" if kind in DEAD else "changes"
     about = await asyncio.gather(*(_described(service, request, id_, source) for id_ in ids[:_DESCRIBED]))
@@ -127,8 +128,7 @@ async def question(
 
 
 async def _described(service: Service, request: Request, id_: str, source: str) -> dict[str, Any]:
-    """The description of a message in a question, or of a dead letter of the topic `source`; only its id if it is not
-    found."""
+    """How a question describes a message, or a dead letter in the topic `source`; only its id if it is not found."""
     path = f"/v1/dlq/topics/{source}/{id_}" if source else f"/v1/messages/{quote(id_, safe='')}"
     try:
         one = await call_api(service, request, "GET", path)
@@ -141,8 +141,8 @@ async def _described(service: Service, request: Request, id_: str, source: str) 
 
 
 async def _readers(service: Service, request: Request, topic: str, source: str) -> tuple[str, list[str]]:
-    """A topic and its known readers: destinations, and the groups and consumers in the log, including the group whose
-    dead letters are in `source`."""
+    """A topic and its known readers: destinations, and groups and consumers with positions in the log, including the
+    group whose dead letters are in `source`."""
     admin = service.access.admin
     listed = [] if admin is None else admin.destinations.listed()
     bound = [one.name for one in listed if topic in (one.own_topic, *one.topics) and is_covered(grant_of(request), one)]
@@ -158,7 +158,7 @@ async def _readers(service: Service, request: Request, topic: str, source: str) 
 
 
 async def count_matching(service: Service, request: Request, query: dict[str, str]) -> tuple[int, bool]:
-    """The number of matching messages, and whether there may be more: counts for at most a second."""
+    """The number of matching messages, counted for at most a second, and whether there may be more."""
     query |= {"limit": str(MAX_LIMIT)}
     count, until = 0, time.monotonic() + COUNT_S
     while True:
@@ -185,7 +185,7 @@ async def post_redrive(service: Service, request: Request) -> Response:
 
 
 async def _change_matching(service: Service, request: Request, kind: str, fields: dict[str, str]) -> Response:
-    """Cancel all that match; other changes need jobs."""
+    """Cancel all messages that match. Any other change of all matches needs a job."""
     kind_of(kind, ("cancel",))
     query = api_filter(fields)
     del query["limit"]
@@ -203,7 +203,7 @@ async def _change(service: Service, request: Request, kind: str, ids: list[str],
         moves = [{"id": id_, **when} for id_ in ids]
         report = await call_api(service, request, "POST", "/v1/messages:move", body={"moves": moves})
         for result in report["results"]:
-            if "error" in result:  # about the time, which is the same for all
+            if "error" in result:  # the error is about the time, which is the same for all
                 raise Rejected(result["error"]["code"], result["error"]["detail"], result["error"].get("field"))
         return _report(request, kind, report["counts"])
     counts = Counter[str]()
@@ -214,7 +214,7 @@ async def _change(service: Service, request: Request, kind: str, ids: list[str],
 
 
 async def _outcome(service: Service, request: Request, kind: str, id_: str) -> str:
-    """The outcome of one of several messages, in the words of the API's reports."""
+    """Change one of several messages, and return its outcome in the words of the API's reports."""
     try:
         answer = await call_api(service, request, "POST", _path(kind, id_))
     except Rejected as error:
@@ -266,7 +266,7 @@ def selected(form: FormFields) -> list[str]:
 
 
 def _when(form: FormFields) -> dict[str, str]:
-    """The new time: an instant, or a delay from now."""
+    """The fields for the new time: an instant, or a delay from now."""
     times = {"deliver_at": instant_text(form.get("at")), "deliver_after": form.get("after")}
     when = given(times, "deliver_at", "deliver_after")
     if not when:

@@ -1,4 +1,4 @@
-"""Nodes and shards: masters, progress, disk use; drain and resume."""
+"""Shows nodes and shards with masters, progress and disk use; drains and resumes nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def get_cluster(service: Service, request: Request) -> Response:
     query = read_query(request, ("done",))
     cluster = await call_api(service, request, "GET", "/v1/cluster")
     grant = grant_of(request)
-    all_figures = () if grant.topics else service.history.now.figures  # they cover all topics
+    all_figures = () if grant.topics else service.history.now.figures  # figures cover all topics
     figures = {one.node: one for one in all_figures if one.lateness}
     nodes = [node | {"figures": _figures_of(node, figures, len(cluster["nodes"]))} for node in cluster["nodes"]]
     return render(
@@ -36,7 +36,7 @@ async def get_cluster(service: Service, request: Request) -> Response:
 
 
 def _figures_of(node: dict[str, Any], figures: dict[str, Any], nodes: int) -> Any:
-    """The figures of a node; a single node's figures have no name."""
+    """The figures of a node; they have no node's name if the cluster is a single node."""
     return figures.get(node["name"]) or (figures.get("") if nodes == 1 else None)
 
 
@@ -49,7 +49,8 @@ async def post_resume(service: Service, request: Request) -> Response:
 
 
 async def _steer(service: Service, request: Request, step: str) -> Response:
-    """Ask for confirmation first, unless the form has it: a drain moves a node's work to the others."""
+    """Drain or resume a node. A drain moves the node's work to the other nodes, so it needs a confirmation, for which
+    the page asks unless the form has it."""
     node: str = request.path_params["node"]
     form = await read_form(request)
     if step == "drain" and not form.get("sure"):

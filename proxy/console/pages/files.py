@@ -1,4 +1,4 @@
-"""Delay files by window."""
+"""Lists delay files, by window."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from duemq.proxy.console.forms import instant_text
 from duemq.proxy.console.views import render
 from duemq.proxy.request.query import read_query
 
-_ROWS: Final = 300  # more than the shard limit, so that each page exceeds one window
+_ROWS: Final = 300  # more than there can be shards, so that each page has more than one window
 
 
 async def get_files(service: Service, request: Request) -> Response:
-    """The windows from a time on; by default from the first one."""
+    """List the windows from a time on; by default from the first window."""
     text = read_query(request, ("from",)).get("from", "")
     first = parse_instant(instant_text(text), "from", text=True) if text else 0
     windows = list(await service.gateway.sealed_windows(first, _ROWS + 1))

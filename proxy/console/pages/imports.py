@@ -1,4 +1,4 @@
-"""Imported files: list them with their states, and submit new ones by path."""
+"""Lists imported files with their states, and submits new ones by path."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def _list(
 
 
 def _file(form: FormFields) -> dict[str, Any]:
-    """The file for the API. Raises Rejected for an invalid number or time."""
+    """The request to the API for the file in a form. Raises Rejected for an invalid number or time."""
     file: dict[str, Any] = {"path": form.get("path"), "link": bool(form.get("link"))}
     if sha256 := form.get("sha256"):
         file["sha256"] = sha256

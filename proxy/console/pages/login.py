@@ -1,4 +1,4 @@
-"""Login by an API key or by the provider of `login.issuer`, and logout."""
+"""Login with an API key or through the provider in `login.issuer`, and logout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def get_provider(service: Service, request: Request) -> Response:
     """Send the browser to the provider."""
     if (issuer := service.access.issuer) is None or not issuer.settings.client_id:
         raise Rejected("not_found", "This server has no provider to log in by.")
-    from duemq.proxy.login import openid  # needs the extra login
+    from duemq.proxy.login import openid  # needs the packages of the extra `login`
 
     page = _next(read_query(request, ("next",)).get("next", ""))
     url, value = await openid.begin(issuer, page)
@@ -51,7 +51,7 @@ async def get_provider(service: Service, request: Request) -> Response:
 
 
 async def get_callback(service: Service, request: Request) -> Response:
-    """The browser comes back from the provider."""
+    """Finish the login when the browser comes back from the provider."""
     if (issuer := service.access.issuer) is None:
         raise Rejected("not_found", "This server has no provider to log in by.")
     from duemq.proxy.login import openid
@@ -88,7 +88,7 @@ async def _begin(service: Service, request: Request, credential: Credential, pag
 
 
 def _page(service: Service, request: Request, page: str, wrong: str = "", *, by_key: bool = False) -> Response:
-    """`wrong`: why a login, `by_key` or by the provider, was refused."""
+    """The login page. `wrong`: why a login, `by_key` or through the provider, was refused."""
     issuer = service.access.issuer
     provider = issuer is not None and bool(issuer.settings.client_id)
     needed = not grant_of(request).scopes

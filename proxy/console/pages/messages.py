@@ -1,4 +1,4 @@
-"""Messages: search by id, name, key, label, topic, time and state; pages by cursor, without counting."""
+"""Searches messages by id, name, key, label, topic, time and state. Pages follow a cursor; matches are not counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELDS: Final = tuple(QUERY.split())
 LIMITS: Final = ("25", "50", "100", "250")
 PATIENCE_S: Final = 0.15  # how long a search without matches continues before it reports its progress
 _SHOWN_BYTES: Final = 64 << 10
-_INDENTED_BYTES: Final = 4 * _SHOWN_BYTES  # of JSON: deep nesting makes it hundreds of times as long
+_INDENTED_BYTES: Final = 4 * _SHOWN_BYTES  # of indented JSON: deep nesting makes it hundreds of times as long
 _FORMS: Final = ("auto", "json", "text", "hex")
 _HEX_ROW: Final = 16
 _ABSENT: Final = dict.fromkeys(
@@ -75,7 +75,7 @@ async def get_messages(service: Service, request: Request) -> Response:
 
 
 async def _search(service: Service, request: Request, query: dict[str, str]) -> Any:
-    """The next page with matches, or how far the search came in its time."""
+    """The next page with matches, or the last page that the search reached in its time."""
     until = time.monotonic() + PATIENCE_S
     while True:
         listed = await call_api(service, request, "GET", "/v1/messages", query)
@@ -97,7 +97,7 @@ def is_only_match(listed: Mapping[str, Any], query: Mapping[str, str]) -> bool:
 
 
 def api_filter(fields: dict[str, str]) -> dict[str, str]:
-    """The API query for the fields of the page."""
+    """The query to the API for the fields of the page."""
     query = given(fields, "status", *FILTERS, "cursor")
     query["limit"] = fields.get("limit") or LIMITS[1]
     return query | {name: instant_text(query[name]) for name in ("due_from", "due_to") if name in query}
@@ -142,12 +142,12 @@ async def _record_of(service: Service, request: Request, story: dict[str, Any]) 
 
 
 def changes_of(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The changes, oldest first, with all fields of the page."""
+    """The changes of a message, oldest first, with all fields that the page shows."""
     return [{"from": None, "to": None, "by": None} | change for change in state.get("changes", ())]
 
 
 def payload_of(state: dict[str, Any]) -> bytes | None:
-    """None if it is no longer kept."""
+    """The payload of a message; None if it is null or no longer kept."""
     if "payload_base64" in state:
         return b64decode(state["payload_base64"])
     payload: str | None = state.get("payload")
@@ -155,7 +155,7 @@ def payload_of(state: dict[str, Any]) -> bytes | None:
 
 
 def is_null(state: dict[str, Any]) -> bool:
-    """Whether the payload is null, which is neither empty nor gone."""
+    """Whether the payload is null, which differs from an empty payload and from one that is no longer kept."""
     return state.get("payload", "") is None
 
 
@@ -165,7 +165,7 @@ def is_cut(payload: bytes) -> bool:
 
 
 def formatted(payload: bytes, form: str) -> tuple[str, str]:
-    """The form in which a payload is shown, and its text of at most 64 KiB of the payload.
+    """The form in which a payload is shown, and the text for at most its first 64 KiB.
 
     `auto` is JSON for an object or a list, text for UTF-8, else hexadecimal.
     """

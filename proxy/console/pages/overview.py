@@ -1,5 +1,5 @@
 """The overview: problems, rates, lateness, and pending messages by due time. Rates and counts cover all topics, so a
-caller for some topics sees only the problems."""
+caller limited to some topics sees only the problems."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def get_overview(service: Service, request: Request) -> Response:
 
 
 def live_values(service: Service, grant: Grant) -> dict[str, Any]:
-    """The current values of the page: texts by place, and rendered templates."""
+    """The current values of the page: texts by their place on the page, and rendered templates."""
     return {
         "values": {} if grant.topics else _values(service),
         "problems": render_text("parts/problems.html", problems=problems(service, grant), all_topics=not grant.topics),
@@ -58,7 +58,8 @@ def _values(service: Service) -> dict[str, str]:
 
 
 def _horizon(service: Service) -> list[dict[str, Any]]:
-    """Pending messages by due time, each with its percentage of the largest, and the query that lists them."""
+    """The numbers of pending messages by due time. Each has its percentage of the largest number, and the query that
+    lists its messages."""
     counts, now = service.history.now.horizon, service.clock()
     most = max(*counts, 1)
     edges = (now + WINDOW_MS, *(now + end for end in HORIZONS_MS[1:]))

@@ -1,6 +1,6 @@
 """The dead letters of duemq itself, by reason and time of death.
 
-The API lists them by due time; reason and time of death are filtered here, as in a job.
+The API lists them by due time. The filters for reason and time of death are applied here, in the same way as in a job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def get_letters(service: Service, request: Request) -> Response:
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
-    """Ask about all matches that have died by now."""
+    """Ask whether to change all matches that have died by now."""
     fields = read_query(request, ("kind", *_FIELDS))
     kind, chosen = kind_of(fields.get("kind", ""), DEAD), job_filter(fields, FILTERS)
     chosen.setdefault("dead_to", format_ms(service.clock()))
@@ -66,6 +66,6 @@ def _lister(service: Service, request: Request) -> ListPage:
 
 
 def _letter(message: dict[str, Any]) -> dict[str, Any]:
-    """A message in the form of a topic's dead letter."""
-    known = {"dead_at": None, "dead_at_ms": 0} | message  # it may have just been redriven
+    """A message in the form that the API gives to a dead letter in a topic."""
+    known = {"dead_at": None, "dead_at_ms": 0} | message  # a message that was redriven a moment ago lacks both
     return known | {"origin": {"topic": message["topic"], "reason": message.get("reason") or "", "error": ""}}

@@ -1,5 +1,5 @@
-"""Problems now, the worst first: shards, nodes, disks, lateness, topics, destinations, and dead letters that wait
-for a decision. A caller for some topics sees only their problems."""
+"""The current problems, the worst first: those with shards, nodes, disks, lateness, topics and destinations, and dead
+letters that wait for a decision. A caller limited to some topics sees only the problems with these topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_SHOWN: Final = 20
 
 
 class ClusterProblem(NamedTuple):
-    """`page`: with details, relative to the root of the console. `things`: how many are affected."""
+    """`page`: the page with details, relative to the root of the console. `things`: how many things are affected."""
 
     severe: bool
     text: str
@@ -35,7 +35,7 @@ class ClusterProblem(NamedTuple):
 
 
 def problems(service: Service, grant: Grant) -> list[ClusterProblem]:
-    """At most 20; the last one may be the number of further ones."""
+    """At most 20 problems. If there are more, the last entry says how many."""
     listed = sorted(_all(service, grant), key=lambda problem: not problem.severe)
     if (more := len(listed) - _MAX_SHOWN + 1) > 1:
         listed[_MAX_SHOWN - 1 :] = [ClusterProblem(listed[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
@@ -43,7 +43,7 @@ def problems(service: Service, grant: Grant) -> list[ClusterProblem]:
 
 
 def counters(service: Service, grant: Grant) -> dict[str, int]:
-    """The number of problems per page of the navigation; for `dlq`, of waiting dead letters."""
+    """The number of problems for each page in the navigation; for `dlq`, the number of waiting dead letters."""
     listed = problems(service, grant)
     counts = Counter({"./": sum(problem.things for problem in listed if not problem.page.startswith("dlq"))})
     for problem in listed:
@@ -109,7 +109,7 @@ def _of_letters(service: Service, grant: Grant) -> Iterator[ClusterProblem]:
 
 
 def _writer(source: str) -> str:
-    """The owner of a topic's dead letters."""
+    """A phrase that says whose dead letters are in a topic."""
     if home := home_of(source):
         return f" of destination {home.removeprefix(DESTINATION)}"
     return f" of group {group}" if (group := group_of_letters(source)) else f" in {source}"

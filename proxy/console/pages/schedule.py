@@ -22,7 +22,7 @@ _FORM_BYTES: Final = 16 << 20
 
 async def get_schedule(service: Service, request: Request) -> Response:
     query = read_query(request, ("topic",))
-    # This idempotency key makes the form take effect once, even if the browser repeats it.
+    # With this idempotency key the form takes effect only once, even if the browser sends it again.
     fields = dict.fromkeys(_FIELDS, "") | {"topic": query.get("topic", ""), "once": secrets.token_hex(16)}
     return render(request, "schedule.html", fields=fields, wrong="", field="")
 
@@ -45,7 +45,7 @@ async def post_schedule(service: Service, request: Request) -> Response:
 
 
 def _message(form: FormFields) -> dict[str, Any]:
-    """The message for the API. Raises Rejected `bad_field` for malformed headers."""
+    """The request to the API for the message in a form. Raises Rejected `bad_field` for malformed headers."""
     payload = form.text("payload").replace("\r\n", "\n")  # browsers send CRLF
     message: dict[str, Any] = {"topic": form.get("topic")}
     message["payload_base64" if form.get("base64") else "payload"] = payload

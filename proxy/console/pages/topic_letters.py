@@ -1,7 +1,8 @@
-"""Dead letters in topics, such as `dlq.GROUP` of a consumer group: choose, list, show, redrive and purge them.
+"""Dead letters in topics, such as a consumer group's `dlq.GROUP`: lists topics; lists, shows, redrives and purges
+letters.
 
-The API only lists whole topics. The filters of the page are those of a redrive job, so the page shows the messages that
-the job would redrive.
+The API only lists whole topics. The page has the same filters as a redrive job, so it shows the messages that the job
+would redrive.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _NO_ORIGIN: Final = {"topic": "", "reason": "", "error": ""}
 
 
 ListPage = Callable[[dict[str, str]], Awaitable[tuple[list[dict[str, Any]], str | None]]]
-"""Lists the matches of a query: a page of dead letters, and the cursor of the next one."""
+"""Lists the matches of a query: a page of dead letters, and the cursor of the next page."""
 
 
 class LetterFilter(NamedTuple):
-    """The filter of dead letters. Times in epoch ms; None: any."""
+    """A filter for dead letters. Times are in epoch ms; None: any."""
 
     dead_from: int
     dead_to: int
@@ -58,7 +59,7 @@ class LetterFilter(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> LetterFilter:
-        """From the fields of a job's filter. Raises Rejected `bad_time` and `naive_time`."""
+        """The filter from the fields of a job's filter. Raises Rejected `bad_time` and `naive_time`."""
         since, until = (
             parse_instant(fields[name], name, text=True) if name in fields else default
             for name, default in zip(_TIMES, (0, LAST_MS), strict=True)
@@ -66,7 +67,7 @@ class LetterFilter(NamedTuple):
         return cls(since, until, *(fields.get(name) for name in ("topic", "key", "reason")))
 
     def fits(self, letter: Mapping[str, Any]) -> bool:
-        """The same test as in a job: see `proxy/jobs/topic_work.py`."""
+        """Whether a letter matches, by the same test as in a job: see `proxy/jobs/topic_work.py`."""
         origin = letter["origin"] or _NO_ORIGIN
         return (
             self.dead_from <= letter["dead_at_ms"] < self.dead_to
@@ -77,7 +78,7 @@ class LetterFilter(NamedTuple):
 
 
 async def get_topics(service: Service, request: Request) -> Response:
-    """List all topics from the settings; a typed name leads to its topic."""
+    """List the topics of dead letters according to the settings; if a name was typed, go to that topic."""
     if name := read_query(request, ("topic",)).get("topic", "").strip():
         return redirect(request, f"dlq/topics/{quote(name, safe='')}")
     listed = await call_api(service, request, "GET", "/v1/topics")
@@ -96,7 +97,7 @@ async def get_letters(service: Service, request: Request) -> Response:
         query = given(fields, "cursor") | {"limit": fields.get("limit") or LIMITS[1]}
         letters, cursor = await search(_lister(service, request), chosen, query)
         letters = await _with_redrives(service, source, letters)
-    except Rejected as error:  # what was typed stays on the page
+    except Rejected as error:  # keep the typed values on the page
         if error.field not in FILTERS:
             raise
         wrong = error.detail
@@ -125,7 +126,7 @@ async def get_letter(service: Service, request: Request) -> Response:
 
 
 async def confirm_selected(service: Service, request: Request) -> Response:
-    """Ask whether to redrive the selected ones. Single records of a topic cannot be purged."""
+    """Ask whether to redrive the selected letters. Single records of a topic cannot be purged."""
     form = await read_form(request)
     request.scope[UNCHANGED] = True
     ids, source = selected(form), request.path_params["topic"]
@@ -134,7 +135,7 @@ async def confirm_selected(service: Service, request: Request) -> Response:
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
-    """Ask about all matches that have died by now."""
+    """Ask whether to change all matches that have died by now."""
     source, fields = request.path_params["topic"], read_query(request, ("kind", *_FIELDS))
     kind = kind_of(fields.get("kind", ""), DEAD)
     chosen = job_filter(fields, FILTERS)
@@ -166,7 +167,7 @@ def _lister(service: Service, request: Request) -> ListPage:
 
 
 async def search(list_page: ListPage, chosen: LetterFilter, query: dict[str, str]) -> tuple[list[Any], str | None]:
-    """The next page with matches, or how far the search came in its time."""
+    """The next page with matches, or the last page that the search reached in its time."""
     page: tuple[list[Any], str | None] = [], None
     async with aclosing(letter_pages(list_page, chosen, query, PATIENCE_S)) as pages:
         async for page in pages:
@@ -178,7 +179,7 @@ async def search(list_page: ListPage, chosen: LetterFilter, query: dict[str, str
 async def letter_pages(
     list_page: ListPage, chosen: LetterFilter, query: dict[str, str], patience_s: float
 ) -> AsyncGenerator[tuple[list[Any], str | None]]:
-    """The matches of each page, and the start of the next one, which is twice as long; none starts after
+    """The matches on each page, and the cursor of the next page, which is twice as long. No page is started after
     `patience_s`."""
     until = time.monotonic() + patience_s
     while True:
@@ -191,7 +192,7 @@ async def letter_pages(
 
 
 async def _with_redrives(service: Service, source: str, letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with the id of its redriven message; None if it was not redriven."""
+    """Each letter with the id of the message that it was redriven as; None if it was not redriven."""
     places = [f"{source}/{one['id'].replace(':', '/')}/{one['dead_at_ms']}" for one in letters]
     try:
         known = await service.gateway.named([(of_redrive(place), b"") for place in places]) if places else []

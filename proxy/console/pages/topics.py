@@ -1,4 +1,5 @@
-"""Topics, and the records of one: the latest, or those from an offset or a time on, with a key."""
+"""Lists topics, and the records of a topic: the latest, or those from an offset or a time on; all, or those with a
+key."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ _LATEST: Final = 50
 _SEARCHED: Final = 1_000  # records searched for a key
 _PREVIEW: Final = 200
 _OF_DUEMQ: Final = (RETRY, DEAD, OWN)
-_COUNTED, _TOGETHER, _PATIENCE_S = 50, 10, 1.0  # topics whose pending messages are counted
+_COUNTED, _TOGETHER, _PATIENCE_S = 50, 10, 1.0  # how many topics' messages to count, how many at a time, how long
 _MAX_OFFSET: Final = 10**10 - 1
 
 
 async def get_topics(service: Service, request: Request) -> Response:
-    """Topics of senders; with `all` those for retries and dead letters, too."""
+    """List the topics that senders use; with `all` also those for retries and dead letters."""
     shows_all = bool(read_query(request, ("all",)).get("all"))
     listed = (await call_api(service, request, "GET", "/v1/topics"))["topics"]
     topics = [one for one in listed if shows_all or not one["topic"].startswith(_OF_DUEMQ)]
@@ -85,7 +86,7 @@ async def get_topic(service: Service, request: Request) -> Response:
 
 
 async def _start(service: Service, topic: dict[str, Any], fields: Mapping[str, str], most: int) -> list[int]:
-    """Where to read from, by partition. Raises Rejected `bad_query`, `bad_time`, `naive_time`."""
+    """The offset at which to begin in each partition. Raises Rejected `bad_query`, `bad_time`, `naive_time`."""
     ends = list(zip(topic["start_offsets"], topic["end_offsets"], strict=True))
     if fields.get("offset"):
         offset = read_number(fields, "offset", 0, _MAX_OFFSET, 0)

@@ -1,4 +1,4 @@
-"""Destinations beyond the log: their declarations and figures; pause, resume and test."""
+"""Shows destinations with their declarations and figures; pauses, resumes and tests them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def post_step(service: Service, request: Request) -> Response:
 
 
 async def _page(service: Service, request: Request, reply: Any = None) -> Response:
-    """`reply`: the answer to a test message."""
+    """The page of a destination. `reply`: the answer to a test message."""
     destination = await call_api(service, request, "GET", f"/v1/destinations/{request.path_params['name']}")
     return render(
         request, "destinations/destination.html", one=_shown(destination), reply=reply,
@@ -52,7 +52,7 @@ async def _page(service: Service, request: Request, reply: Any = None) -> Respon
 
 
 def _shown(destination: dict[str, Any]) -> dict[str, Any]:
-    """A destination with all figures for pages, None if unknown, and its durations as text."""
+    """A destination with all figures that pages show, each None if unknown, and its durations as text."""
     figures = destination["figures"] or {}
     retry = destination["retry"]
     results, last_at = figures.get("results") or {}, figures.get("last_accepted_at")

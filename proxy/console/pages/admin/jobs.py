@@ -1,4 +1,4 @@
-"""Bulk jobs: create one for all messages that match a filter, watch, pause, resume and cancel it."""
+"""Bulk jobs: creates a job for all messages that match a filter; shows, pauses, resumes and cancels jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def get_job(service: Service, request: Request) -> Response:
 
 
 async def post_job(service: Service, request: Request) -> Response:
-    """Create a job; or count its messages, and ask for confirmation."""
+    """Create a job, or count the messages to change and ask for confirmation."""
     form = await read_form(request)
     order = _order(form)
     if not form.get("dry_run"):
@@ -61,7 +61,7 @@ async def post_step(service: Service, request: Request) -> Response:
 
 
 def _order(form: FormFields) -> dict[str, Any]:
-    """The job for the API. Raises Rejected `bad_field` if the rate is not a number."""
+    """The request to the API for the job in a form. Raises Rejected `bad_field` if the rate is not a number."""
     order: dict[str, Any] = {"kind": form.get("kind")}
     if ids := form.all("id"):
         order["ids"] = ids
@@ -84,7 +84,7 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError as error:
         raise Rejected("bad_field", _A_RATE, "rate") from error
-    if not isfinite(rate):  # JSON lacks these values: the API would see no rate
+    if not isfinite(rate):  # JSON has no such values: the API would read null
         raise Rejected("bad_field", _A_RATE, "rate")
     return rate
 

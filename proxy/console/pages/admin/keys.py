@@ -1,4 +1,4 @@
-"""API keys: list, create, rotate, revoke. A key's text is shown once, to its creator."""
+"""Lists, creates, rotates and revokes API keys. A key's text is shown only once, to its creator."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def _list(
 
 
 def _key(form: FormFields) -> dict[str, Any]:
-    """The key for the API. Raises Rejected `bad_field` if the rate is not a number."""
+    """The request to the API for the key in a form. Raises Rejected `bad_field` if the rate is not a number."""
     key: dict[str, Any] = {"name": form.get("name")}
     if (role := form.get("role")) in ("viewer", "operator", "admin"):
         key["role"] = role

@@ -1,4 +1,4 @@
-"""The trail: acts and denials with caller, message, address and result; newest first."""
+"""The trail: acts and denials, each with its caller, target, address and result; newest first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATH: Final = re.compile(r"(?:[A-Z]+ )?/v1/(\w+)(?:/([^/: ,]+))?(?::[a-z-]+)?((
 
 
 async def get_trail(service: Service, request: Request, pages: Iterable[Endpoint]) -> Response:
-    """`pages`: the endpoints of the console, which the trail may name."""
+    """The page of the trail. `pages`: the endpoints of the console, whose summaries describe the recorded requests."""
     fields = read_query(request, ("cursor",))
     page = await call_api(service, request, "GET", "/v1/trail", {"limit": "100", **given(fields, "cursor")})
     names = {}
@@ -54,13 +54,13 @@ def _routes() -> list[tuple[re.Pattern[str], str]]:
 
 
 def _summary(target: str) -> str:
-    """A summary of the first call in a target; empty if it is the path of a form."""
+    """A summary of the first call in a target; empty if the target is the path of a form."""
     call = " ".join(target.partition(",")[0].split(" ")[:2])
     return next((summary for pattern, summary in _routes() if pattern.fullmatch(call)), "")
 
 
 def _links(target: str) -> Iterator[dict[str, Any]]:
-    """The items of a target that have pages: the text, and the page relative to the root of the console."""
+    """The items in a target that have pages: for each, its text and its page, relative to the root of the console."""
     for kind, one, more in _PATH.findall(target):
         for name in ([one] if one else []) + more.split():
             if kind in _PAGES and not (kind == "dlq" and name == "topics"):
