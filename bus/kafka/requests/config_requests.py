@@ -40,7 +40,7 @@ class IncrementalAlterConfigsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsRequest_v0]):  # type: ignore[misc]
-    """A request to any broker: settings by topic, to be set."""
+    """A request to any broker, with the settings to change, by topic."""
 
     API_KEY: ClassVar[int] = 44
 

@@ -1,6 +1,6 @@
 """A request version that aiokafka lacks (KIP-516): the ids of topics.
 
-A topic that is deleted and recreated has another id.
+A topic that was deleted and recreated has a different id.
 """
 
 from __future__ import annotations
