@@ -4,7 +4,7 @@ Implementations ("plugs"): `memory` (for tests), `embedded` (a durable log in Ro
 `tests/contract/test_bus.py`. A plug guarantees:
 
 * `append` returns when the frames are durable. Offsets in a partition ascend in append order. The committed frames of a
-  partition have consecutive offsets, except on Kafka, where a broker may leave gaps.
+  partition have consecutive offsets, except on Kafka: brokers may leave gaps.
 * `Committer.commit` is atomic across all its topics: readers see either all of it or nothing.
 * A newer committer with the same name fences the older one: its `commit` raises `Fenced` and leaves no trace.
 * Readers see committed frames only.
@@ -435,8 +435,8 @@ class Bus(Protocol):
         ...
 
     async def readers(self, topic: str) -> list[str]:
-        """The readers that stored a position in the topic, as far as the log can list them, sorted, at most 200:
-        `group NAME`, or `consumer NAME` for a consumer over HTTP."""
+        """The readers that stored a position in the topic, if the log can list them; sorted, at most 200: `group NAME`,
+        or `consumer NAME` for a consumer over HTTP."""
         ...
 
     async def close(self) -> None: ...

@@ -180,7 +180,7 @@ class OpenTransaction:
         return open_
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
-        """Those of these partitions in which our producer has an open transaction. Raises LogFailed."""
+        """The given partitions in which our producer has an open transaction. Raises LogFailed."""
         targets = set(partitions) - self.checked
 
         async def ask() -> set[Partition]:

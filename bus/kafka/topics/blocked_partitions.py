@@ -88,7 +88,7 @@ class BlockedPartitions:
             await self._end(name)
 
     async def _wait_for_readers(self, partitions: list[Partition]) -> dict[Partition, int]:
-        """Those of one leader's partitions that have records after their last stable offset, with that offset."""
+        """The partitions of one leader that have records after their last stable offset, with that offset."""
         try:
             async with asyncio.timeout(_ANSWER_S):
                 stable = await self._wire.offsets(partitions)

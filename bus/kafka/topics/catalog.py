@@ -121,7 +121,7 @@ class Catalog:
         self._renew_soon()
 
     async def find(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
-        """Those of these topics that exist. Asks the brokers about topics that were not checked recently. Raises
+        """The given topics that exist. Asks the brokers about topics that were not checked recently. Raises
         LogFailed."""
         by_topic = {topic: self.last(topic) for topic in topics}
         now = time.monotonic()
@@ -138,7 +138,7 @@ class Catalog:
         return self.last(topic) or (await self.find([topic])).get(topic)
 
     async def infos(self, topics: Sequence[str]) -> list[TopicInfo]:
-        """Those of these topics that exist, with the start and end offsets of their partitions. Raises LogFailed.
+        """The given topics that exist, with the start and end offsets of their partitions. Raises LogFailed.
 
         A topic with a partition that has no leader is returned with its trouble, and without offsets.
         """
