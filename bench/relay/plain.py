@@ -107,11 +107,12 @@ async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int,
 
 async def rocketmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
     """Send with Apache's client, by `send_async`."""
-    # isort: split Import this after the module above, which prevents the client from opening a log file.
-    from rocketmq import Message
-
     from duemq.bench.relay.rocketmq import TOPIC, configuration
     from duemq.relay.rocketmq.client import Producer
+
+    # isort: split
+    # Imported after the module above, which prevents the client from opening a log file.
+    from rocketmq import Message
 
     producer = Producer(configuration(url), (TOPIC,))
     await asyncio.to_thread(producer.startup)

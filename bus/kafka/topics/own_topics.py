@@ -124,8 +124,7 @@ class OwnTopics:
             log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
 
     async def _misfit(self, topic: str) -> str | None:
-        """What is wrong with a topic, in a sentence; None if nothing is. A missing topic that is not vital is
-        created."""
+        """The fault of a topic, in a sentence; None if it has none. A missing topic that is not vital is created."""
         vital, partitions = topic in self.vital, self.partitions[topic]
         is_missing = topic not in await self._catalog.refresh([topic])
         self._record_leaders(topic)

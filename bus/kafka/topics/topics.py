@@ -89,7 +89,7 @@ class TopicMaker:
         await self._wire.retry(check)
 
     async def misfit(self, topic: str, want: dict[str, str]) -> str | None:
-        """What is wrong with the settings of one of duemq's own topics, in a sentence; None if nothing is."""
+        """The wrong settings of one of duemq's own topics, in a sentence; None if there are none."""
         have = (await self._catalog.settings([topic], _CHECKED_SETTINGS)).get(topic)
         if have is None:
             return None  # duemq's user may not describe it, so accept it as it is
