@@ -235,7 +235,7 @@ class Committer(Protocol):
 
 
 class LogView(Protocol):
-    """What a master needs to read commands. The methods are those of `Bus`."""
+    """The part of a log that a master needs for reading commands. The methods are those of `Bus`."""
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -353,8 +353,8 @@ class Bus(Protocol):
         ...
 
     def incarnation(self, topic: str) -> int:
-        """How often one of duemq's topics that is not vital was recreated or truncated since this bus was opened. Each
-        time, the topic's readers start again at its beginning."""
+        """How often a topic was recreated or truncated since this bus was opened, for duemq's own topics that are not
+        vital. Each time, the topic's readers start again at its beginning."""
         ...
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
@@ -408,7 +408,8 @@ class Bus(Protocol):
         ...
 
     async def clock_offset_ms(self) -> float:
-        """The part of the log's clock minus this machine's clock that is certain, in ms; 0 if they are the same clock.
+        """The log's clock minus this machine's clock, ms, reduced to the part that is certain; 0 if they are the same
+        clock.
 
         Raises Unavailable, and the errors of creating the topic used to measure it.
         """

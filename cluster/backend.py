@@ -63,7 +63,7 @@ class Backend(Protocol):
         ...
 
     def readiness(self) -> Readiness:
-        """The same in words for the public, also by shard."""
+        """The same, in words that may be public, and by shard."""
         ...
 
     def stuck(self) -> Mapping[int, float]:

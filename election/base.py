@@ -81,7 +81,8 @@ class Election(Protocol):
         ...
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
-        """Wait until `owned_shards`, `is_paused`, `members` or `masters` may have changed; False after the time-out.
+        """Wait until `owned_shards`, `is_paused`, `members` or `masters` may have changed. Returns False after the
+        time-out.
 
         Any number of tasks may wait: each change wakes all of them.
         """

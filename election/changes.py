@@ -6,7 +6,7 @@ import asyncio
 
 
 class ChangeSignal:
-    """If no task waits when a change happens, the next call of `wait` returns at once."""
+    """If no task is waiting when a change happens, the next call of `wait` returns at once."""
 
     def __init__(self) -> None:
         self._is_pending = False

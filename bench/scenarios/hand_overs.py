@@ -84,8 +84,8 @@ def _beside(
     turns: list[float],
     pauses: list[tuple[float, float]],
 ) -> tuple[Tally, int]:
-    """Send a stream while `ids` are being cancelled. Returns the stream's tally, and how many cancels had another
-    answer than cancelled.
+    """Send a stream while `ids` are being cancelled. Returns the stream's tally, and how many cancels were not answered
+    with cancelled.
 
     Whenever the share of answered cancels reaches the next value in `turns`, one node hands over its shards. The times
     (epoch ms) between which this may delay due messages are added to `pauses`.

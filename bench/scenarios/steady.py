@@ -34,7 +34,7 @@ def steady(
     sent = sender.result()
     received = harness.finish(reader, sent.accepted, float(sent.dues.max()))
     counts = tally(sent, received)
-    reached = sent.accepted / max(sent.seconds, seconds)  # the last batch is sent a little early
+    reached = sent.accepted / max(sent.seconds, seconds)  # the last batch is sent before its interval has ended
     cost = shared_figures.cost_figures(harness, before, sent.accepted)
     figures = (
         Figure("rate", "accepted", reached, "msg/s"),

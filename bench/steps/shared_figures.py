@@ -67,7 +67,7 @@ def cost_figures(harness: Harness, before: Bill | None, messages: int) -> tuple[
 
 class FullFlow:
     """Measures CPU time in full flow, while as many messages arrive as are delivered. At the beginning and end of a
-    stream this is not so, which matters in a short bench, but not over a day.
+    stream the two rates differ, which matters in a short bench, but not over a day.
 
     Full flow lasts from `begin_s` after the creation of this object, when even the latest due times of the first
     messages have passed, until `end`.

@@ -1,8 +1,8 @@
 """Distinguishes a torn end of RocksDB's write-ahead log from damage.
 
-A power cut may leave the last write incomplete: pages that never reached the disk read as zeros, even if later pages
-are there. RocksDB treats this as damage and refuses to open, unless the file merely ends too early. This module treats
-it as a torn end, which may be cut off, if
+A power cut may leave the last write incomplete: pages that did not reach the disk read as zeros, even if later pages
+did reach it. RocksDB treats this as damage and refuses to open, unless the file merely ends too early. This module
+treats it as a torn end, which may be cut off, if
 
 * the first unreadable fragment has a missing sector: 512 zeros, or zeros up to a sector's end;
 * no record begins after that fragment. The log writes one record, syncs it, and only then writes the next. So after the

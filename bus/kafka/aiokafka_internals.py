@@ -29,10 +29,10 @@ _MANY_TOPICS = 1_000  # from this number on, deleted topics are dropped
 def mend_requests(client: Any) -> None:
     """Make every failed request of an AIOKafkaClient raise a KafkaError.
 
-    When several requests time out on one connection, the first one closes it and the next request replaces it. The
-    others then find no connection, and `send` raises KeyError. And if the broker has closed a connection a moment ago,
-    uvloop refuses to write to it with a RuntimeError (asyncio's own transports do not). Either error ends aiokafka's
-    background tasks, and callers expect a KafkaError.
+    When several requests time out on one connection, the first one closes the connection, and the next request opens a
+    new one. The others then no longer find theirs, and `send` raises KeyError. And if the broker has only recently
+    closed a connection, uvloop refuses to write to it with a RuntimeError (asyncio's own transports do not). Either
+    error ends aiokafka's background tasks, and callers expect a KafkaError.
     """
     send = client.send
 
@@ -56,7 +56,8 @@ def mend_leaders(client: Any) -> None:
     """Make the AIOKafkaClient of a producer keep the leaders of all topics that it sends to.
 
     Unmended, the client keeps all leaders until it sends to an unknown topic. Then it requests metadata for that topic
-    only and forgets the leaders of all others: their batches wait forever, and it repeats the request without a pause.
+    only and forgets the leaders of all others: their batches wait forever, and the client repeats the request without a
+    pause.
     """
     wait = client._wait_on_metadata
 

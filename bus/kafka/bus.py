@@ -1,4 +1,4 @@
-"""The log as topics of a Kafka cluster."""
+"""The log as topics in a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _SOON_S, _PATIENCE = 0.005, 100
 
 
 class KafkaBus:
-    """The bus on a Kafka cluster, made by `open`.
+    """The bus on a Kafka cluster, created by `open`.
 
     It recovers from outages of brokers; `trouble` reports them.
     """
@@ -459,7 +459,7 @@ class KafkaBus:
 
     def _begin_again(self, topic: str) -> None:
         """Make the readers start again at the beginning of a topic that was recreated or truncated. The topic is one of
-        duemq's that is not vital."""
+        duemq's own that is not vital."""
         log.error(
             "topic %s was recreated or truncated: its records are lost", topic,
             extra={"action": "made_again", "topic": topic},

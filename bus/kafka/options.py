@@ -91,8 +91,7 @@ class KafkaOptions:
 
     @property
     def delivery_timeout_s(self) -> float:
-        """How long to wait for an append or a commit: a dead broker's partitions have other leaders within this
-        time."""
+        """How long to wait for an append or a commit: a dead broker's partitions get new leaders within this time."""
         return self.transaction_timeout_ms / 1000
 
     def transactional_id(self, committer: str) -> str:

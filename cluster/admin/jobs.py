@@ -1,8 +1,8 @@
 """Bulk jobs as administrative state: a limited number of items. A new job reuses the item of the oldest ended job.
 
-A job's item contains the process that runs the job. This process writes the item every second or two, which shows
-others that it is alive. If two processes take over a job at the same time, one of them fails because the item's version
-has changed.
+A job's item contains the id of the process that runs the job. This process writes the item every second or two, which
+shows other processes that it is alive. If two processes take over a job at the same time, one of them fails because the
+item's version has changed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Jobs:
         return sorted(self.by_id.values(), key=lambda job: (job.created_at, job.id), reverse=True)
 
     def find(self, id_: str) -> Job:
-        """Raises Rejected `unknown_job`."""
+        """The job with this id. Raises Rejected `unknown_job`."""
         if (job := self.by_id.get(id_)) is None:
             raise Rejected("unknown_job", f"there is no job {shown(id_)}, or it ended long ago", "id")
         return job

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _READ = 500  # records at a time
 _QUIET_S = 5.0
-_OPENING_S = 0.02  # between two checks whether the process has opened its log
+_OPENING_S = 0.02  # the pause between checks of whether the process has opened its log
 _ANSWER_S = 5.0
 _TRIES = 10
 _LOST = "access/lost"  # the item that records that there were API keys
@@ -27,8 +27,8 @@ _KEPT_RECORDS = 1_000  # after a snapshot; above this number, the next change wr
 
 
 class AdminLog:
-    """Follows the log while `run` runs. `bus` returns the current bus, because a node reopens its bus after a failure.
-    It raises Unavailable while there is no bus."""
+    """Follows the log while `run` runs. `bus` returns the current bus (a node opens another one after a failure), and
+    raises Unavailable while there is none."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self.clock = bus, clock
@@ -38,7 +38,7 @@ class AdminLog:
         self._listeners: list[tuple[str, Callable[[], None]]] = []
         self._start = 0
         self._incarnation: int | None = None  # of the topic, when the state was read
-        self._had_keys = False  # or may have had keys
+        self._had_keys = False  # whether the log had keys, or may have had keys
         self._opening = True  # the process has not opened its log yet
         # Quiet at first: a single failure may mean that the process is closing its log, or that a partition's leader
         # changes.

@@ -91,4 +91,4 @@ async def read_plan(bus: Bus, job: Job, position: PlanPosition) -> AsyncGenerato
 
 
 _ANY: Final = "*"
-"""Matches any previous record: that record was read earlier."""
+"""Matches any previous record, because that record was read earlier."""

@@ -1,4 +1,4 @@
-"""Nodes keep connections to one another, because the kernel closes them as soon as a process dies.
+"""Detects dead nodes. Nodes keep connections to one another, because the kernel closes these as soon as a process dies.
 
     connection to a peer ends ──▶ connect once more ──▶ refused, or another process answers ──▶ it is dead: remove it
                                                    ├──▶ the peer answers ──▶ only the connection broke

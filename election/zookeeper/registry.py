@@ -171,7 +171,7 @@ class Registry:
         If the process is alive after all, it simply registers again.
         """
         path = self.layout.node(name)
-        for _ in range(_BURIALS):  # retry, because the dead process's last write may have arrived in between
+        for _ in range(_BURIALS):  # retried, because the dead process's last write may arrive in between
             znode = await self.session.read(path)
             if znode is None or znode.born != born:
                 return

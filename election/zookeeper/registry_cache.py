@@ -15,7 +15,7 @@ from duemq.election.zookeeper.session import SessionState, Znode, ZooKeeperSessi
 from duemq.model.errors import Unavailable
 
 _RECHECK_S = 5.0
-_RETRY_S = 0.5  # the maximum
+_RETRY_S = 0.5  # the longest pause
 
 
 class RegistryCache:

@@ -46,8 +46,8 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """`born`: the id of the transaction that created the node; no two nodes have the same. `session`: the session of an
-    ephemeral node, otherwise 0."""
+    """`born`: the id of the transaction that created the node; no two nodes have the same one. `session`: the session
+    of an ephemeral node, otherwise 0."""
 
     data: bytes
     version: int
@@ -131,7 +131,7 @@ class ZooKeeperSession:
                 self._client.close()
             self._to_loop(closed.set)
 
-        # A daemon thread, because at its end the loop waits for its own threads, however long they take.
+        # A daemon thread, because the event loop, when it ends, waits for its own threads, however long they take.
         closer = threading.Thread(target=close, name="zookeeper-close", daemon=True)
         closer.start()
         try:
@@ -186,7 +186,7 @@ class ZooKeeperSession:
         return True
 
     async def ensure(self, path: str) -> None:
-        """Create it and its parents, if missing."""
+        """Create a node and its parents, if they are missing."""
         await self._call(self._client.ensure_path_async, path)
 
     async def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

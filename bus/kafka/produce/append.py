@@ -1,4 +1,4 @@
-"""Appends outside of transactions, by one idempotent producer for all partitions.
+"""Appends outside transactions, with one idempotent producer for all partitions.
 
 Calls that arrive while a partition's previous batch is in flight form the next batch, so batches grow with the load.
 While brokers are slow, calls wait here, up to a limit in bytes. A call that would exceed the limit is refused, and no
@@ -28,7 +28,7 @@ from duemq.model.messages.record import Partition
 log = logging.getLogger(__name__)
 
 _GATHERED_BYTES = 4 << 20  # a lane sends calls together until they have this size
-_LOOK_S = 0.05  # between two checks whether a partition has a leader again
+_LOOK_S = 0.05  # the pause between checks of whether a partition has a leader again
 _WAITING_BYTES = 32 << 20  # the limit for all unanswered calls; a batch in flight is in memory three times
 
 

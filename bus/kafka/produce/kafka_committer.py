@@ -145,7 +145,7 @@ class KafkaCommitter:
 
     async def _wait_for_stop(self) -> None:
         if self._stopping is not None:
-            await asyncio.wait([self._stopping])  # unlike a shield, it does not raise the CancelledError of that task
+            await asyncio.wait([self._stopping])  # unlike a shield, this does not raise that task's CancelledError
 
     # --- a transaction --------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Kafka 4 brokers drop a marker if its partition has no leader at that moment, as 
 (KAFKA-20734). This happens while all brokers that have the partition restart. Readers of committed records then get
 nothing more from the partition. And the same producer's next transaction absorbs the open records: committed records
 may be aborted with it, and aborted ones committed. So a committer checks each partition before it writes to it, and
-writes the missing marker by a transaction without records.
+writes the missing marker by means of a transaction without records.
 
 The open records must be committed or aborted as the coordinator last decided. The coordinator reports its decision
 until a new producer begins; after that, `Decisions` has it. The decision is unknown only if the process died before the
@@ -102,7 +102,7 @@ class OpenTransaction:
         self._link = self._producer.coordinator()
 
     async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
-        """End open transactions in these partitions by a transaction without records."""
+        """End open transactions in these partitions by means of a transaction without records."""
         log.warning(
             "%s what an earlier transaction of %s left open in %s",
             "committing" if commits else "aborting", self.transactional_id,

@@ -75,7 +75,7 @@ class Producer(Protocol):
         ...
 
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
-        """End open transactions in these partitions by a transaction without records. Raises KafkaError."""
+        """End open transactions in these partitions by means of a transaction without records. Raises KafkaError."""
         ...
 
     def coordinator(self) -> object | None:

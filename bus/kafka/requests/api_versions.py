@@ -37,7 +37,7 @@ class ApiVersionsRequest_v4(RequestStruct):  # type: ignore[misc]
 
 
 class ApiVersionsRequest(Request[ApiVersionsRequest_v4]):  # type: ignore[misc]
-    """A request to any broker since Kafka 3.9."""
+    """A request that any broker since Kafka 3.9 accepts."""
 
     API_KEY: ClassVar[int] = 18
 

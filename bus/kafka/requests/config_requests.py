@@ -1,4 +1,4 @@
-"""A request that aiokafka lacks (KIP-339): changes one setting of a topic and leaves the others alone."""
+"""A request that aiokafka lacks (KIP-339): changes some settings of a topic and leaves the others as they are."""
 
 from __future__ import annotations
 

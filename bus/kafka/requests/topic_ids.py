@@ -67,7 +67,7 @@ class MetadataRequest_v12(RequestStruct):  # type: ignore[misc]
 
 
 class MetadataRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
-    """A request to any broker since Kafka 3.0."""
+    """A request that any broker since Kafka 3.0 accepts."""
 
     API_KEY: ClassVar[int] = 3
 

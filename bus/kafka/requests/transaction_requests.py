@@ -115,7 +115,7 @@ class EndTxnRequest_v5(RequestStruct):  # type: ignore[misc]
 
 
 class EndTxnRequest(Request[EndTxnRequest_v5]):  # type: ignore[misc]
-    """A request to the coordinator."""
+    """A request to the coordinator to end a transaction."""
 
     API_KEY: ClassVar[int] = _END
 

@@ -35,7 +35,7 @@ _NONE = Epoch(-1, -1)
 
 
 class ProducerV2:
-    """A `Producer` for brokers that `uses_transactions_v2`.
+    """A `Producer` for brokers with transactions of version 2 (see `uses_v2`).
 
     Records for the broker that is the coordinator use the connection to the coordinator, so that records and
     coordinator requests notice its death at the same time.

@@ -25,7 +25,7 @@ from duemq.bus.kafka.requests.wire import group_by_topic
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition
 
-_SOON_S = 0.002  # while the previous transaction's markers are being written; the broker has already waited for them
+_SOON_S = 0.002  # a pause while the previous transaction's markers are written; the broker has already waited for them
 _PAUSE_S = 0.04
 
 
