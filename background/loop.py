@@ -1,4 +1,4 @@
-"""Repeated background work: the one loop that pauses, reports failures, and ends."""
+"""Repeated background work: the shared loop that pauses, reports failures, and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duemq.background.outage import Outage
 from duemq.background.stray_cancellation import own_cancellation_only
 from duemq.model.errors import Fatal, Unavailable
 
-_LEAST_S = 1.0  # least pause between a failure and an urgent turn
+_LEAST_S = 1.0  # the minimum pause between a failure and an urgent turn
 
 _running: set[Loop] = set()
 
@@ -30,10 +30,10 @@ class Loop:
     """Runs `turn` repeatedly. A turn returns the seconds until the next one, or None: then the next one starts after
     `every_s` seconds, or, without `every_s`, the work has ended.
 
-    A failed turn is repeated after the pause of its outage; only an urgent `wake` shortens that pause, to a second. The
-    outage ends with a successful turn, or with `record_success`.
+    After a failure, the next turn starts after the pause that `Outage` prescribes; only an urgent `wake` shortens that
+    pause, to a second. The outage ends with a successful turn, or with `record_success`.
 
-    `expected`: errors that are no bugs. Of the others, errors in `ends_on` end the loop, and `run` raises them.
+    `expected`: errors that are not bugs. Among other errors, those in `ends_on` end the loop, and `run` raises them.
     `on_failure` is called with each error that does not end it.
     """
 
@@ -50,14 +50,15 @@ class Loop:
         on_failure: Callable[[Exception], None] | None = None,
         **pace: Unpack[OutageOptions],
     ) -> None:
-        """`delay_s`: before the first turn. `name`, `of` and `pace`: for its outages."""
+        """`delay_s`: the delay before the first turn. `name`, `of` and `pace` are for the loop's outages: see
+        `Outage`."""
         self.name, self._turn = name, turn
         self._expected, self._ends_on, self._on_failure = expected, ends_on, on_failure
         self._every_s, self._delay_s = every_s, delay_s
         self._awake, self._urgent = asyncio.Event(), asyncio.Event()
         self.outage = Outage(name, of, **pace)
         self.pulse = monotonic()
-        """When its last turn started or succeeded, by `monotonic` (s)."""
+        """When the last turn started or succeeded, by `monotonic` (s)."""
 
     @property
     def trouble(self) -> str | None:
@@ -96,13 +97,14 @@ class Loop:
                 ending.cancel()
 
     def wake(self, *, urgent: bool = False) -> None:
-        """Start the next turn at once, or after the current one; after a failure only if `urgent`."""
+        """Start the next turn at once, or right after the current one. After a failure, only an `urgent` call shortens
+        the pause."""
         self._awake.set()
         if urgent:
             self._urgent.set()
 
     def record_success(self) -> None:
-        """End an outage during a turn. For turns that keep waiting after they have succeeded."""
+        """End an outage during a turn. It is for turns that keep waiting after they have succeeded."""
         self.pulse = monotonic()
         self.outage.record_success()
 

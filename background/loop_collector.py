@@ -13,7 +13,7 @@ from duemq.background.outage import failure_counts
 
 
 class LoopCollector(Collector):
-    """Of several loops with the same name, the worst is shown."""
+    """If several loops have the same name, the worst of them is shown."""
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -1,4 +1,4 @@
-"""Failures of repeated work: the pause before a retry, one log line, and counters."""
+"""Handles failures of repeated work: the pause before a retry, one log line, and counters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _failures: Counter[str] = Counter()
 
 
 class Outage:
-    """Starts with a failure, ends with a success.
+    """An outage starts with a failure and ends with a success.
 
-    Pauses double from `first_s` to `longest_s`. Each type of error is logged once per outage, after the first `quiet`
-    failures, at `level`; a bug at once, with its traceback. The end of a logged outage is logged, too.
-    `name`: a fixed name, which labels metrics; `of`: the object of the work, for the log.
+    Pauses double from `first_s` to `longest_s`. Each type of error is logged once per outage, at `level`, but not
+    during the first `quiet` failures. A bug is logged at once, with its traceback. If an outage was logged, its end is
+    logged, too. `name`: a fixed name, which labels metrics; `of`: what the work is about, for log lines.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Outage:
         self._logged: set[type[BaseException]] = set()
         self.failures = 0
         self.since: float | None = None
-        """When it started, by `monotonic` (s); None if there is no outage."""
+        """When the outage started, by `monotonic` (s); None if there is no outage."""
         self.trouble: str | None = None
         """The text of the last failure; None if there is no outage."""
 
     def record_failure(self, error: BaseException, *, bug: bool = False) -> float:
-        """Returns the seconds to wait before the retry."""
+        """Record a failure; return how many seconds to wait before the retry."""
         _failures[self.name] += 1
         pause_s = min(self._first_s * 2.0 ** min(self.failures, _MAX_DOUBLINGS), self._longest_s)
         self.failures += 1
@@ -70,5 +70,5 @@ class Outage:
 
 
 def failure_counts() -> Counter[str]:
-    """Failures since the process started, by the names of outages."""
+    """The number of failures since the process started, by the outage's name."""
     return _failures.copy()

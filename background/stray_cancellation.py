@@ -1,4 +1,4 @@
-"""A CancelledError in a task that was not cancelled."""
+"""Detects a CancelledError in a task that was not cancelled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 
 class StrayCancellation(Exception):
-    """A task awaited something that was cancelled; the task itself was not cancelled."""
+    """A task awaited a cancelled task or future; the task itself was not cancelled."""
 
 
 @contextmanager
 def own_cancellation_only() -> Iterator[None]:
     """Raise StrayCancellation for a CancelledError while this task is not being cancelled.
 
-    A library raises it when it awaits a task or a future that it has cancelled. A task group takes it for a normal end
-    of the task and reports no error.
+    Such an error comes from a library that awaits a task or future after it has cancelled that task or future. Left
+    alone, a task group would treat the error as a normal end of the task, and report no error.
     """
     try:
         yield

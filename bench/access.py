@@ -1,4 +1,4 @@
-"""`access`: the cost of authenticating one request."""
+"""`access`: measures the cost of authenticating one request."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.login.tokens import Issuer
 
 _ISSUER = "https://login.example.com"
-_BLOCK = 2_000  # requests between two readings of the clock
+_BLOCK = 2_000  # requests between two clock readings
 
 
 class Cost(NamedTuple):
-    """Cost of one way to authenticate: µs per request, in the fastest, the median and the slowest block."""
+    """The cost of one way to authenticate: µs per request in the fastest, the median and the slowest block."""
 
     name: str
     fastest_us: float
@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
 
 def access(blocks: int) -> list[Cost]:
-    """Blocks of 2,000 requests each, and of 50 for callers that are not known yet."""
+    """Measure `blocks` blocks of 2,000 requests for each way; for a token that is new, blocks of 50 requests."""
     return asyncio.run(_measure(blocks))
 
 
@@ -93,7 +93,7 @@ def _request(key: str, cookie: str = "") -> Request:
 
 
 def _token(issuer: Issuer) -> str:
-    """A token of an issuer whose key is known."""
+    """A token from an issuer whose key is known."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer.learn_keys([ECAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "e1"}])
     issuer._asked_at = float("inf")

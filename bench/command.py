@@ -22,7 +22,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class Common:
-    """Options that every scenario has."""
+    """The options that every scenario has."""
 
     on: Annotated[
         Literal["embedded", "kafka", "kafka3"],
@@ -52,9 +52,9 @@ class Common:
 
 
 def command(name: str) -> Callable[[Callable[..., "list[BenchStep]"]], Callable[..., None]]:
-    """A sub-command from a function that returns its steps, with the common options added.
+    """Make a sub-command of a function that returns its steps, and add the common options.
 
-    A parameter named like a common option gets that option's value.
+    A parameter with the name of a common option gets that option's value.
     """
 
     def register(steps_of: Callable[..., "list[BenchStep]"]) -> Callable[..., None]:
@@ -72,7 +72,7 @@ def command(name: str) -> Callable[[Callable[..., "list[BenchStep]"]], Callable[
         ]
         run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
-        del run.__dict__["__wrapped__"]  # else typer would use the signature of the bare function
+        del run.__dict__["__wrapped__"]  # otherwise typer would use the original function's signature
         app.command(name)(run)
         return run
 
@@ -117,7 +117,7 @@ def _bench(steps: "list[BenchStep]", common: Common) -> None:
     where = report.machine(setup, filesystem(common.data or Path(_temporary())))
     if common.url is None and where["filesystem"] == "tmpfs":
         console.print("note: the data folder is in memory (tmpfs), where a sync costs nothing", style="yellow")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the started server must end, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, so that the started server ends, too
     results = []
     try:
         for step in steps:
@@ -302,7 +302,7 @@ def receive(
 
 
 def _brokers(on: str, why: str) -> int:
-    """The number of brokers. Raises BadParameter, with `why`, if `on` starts none."""
+    """The number of brokers that `on` starts. Raises BadParameter, with `why`, if it starts none."""
     from duemq.bench.system.system import LAYOUTS
 
     if on not in LAYOUTS:

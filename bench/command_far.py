@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([KM]?)")
 
 
 def counts(text: str) -> list[int]:
-    """Numbers such as 20000, 500K or 1M,5M,20M. Raises typer.BadParameter."""
+    """Parse numbers such as 20000, 500K or 1M,5M,20M. Raises typer.BadParameter."""
     numbers = []
     for part in text.split(","):
         match = _NUMBER.fullmatch(part.strip().upper())
@@ -34,7 +34,7 @@ def _read_counts(value: Any) -> Any:
 
 
 def _read_count(value: int | str) -> int:
-    numbers = counts(str(value))  # a default is a number already
+    numbers = counts(str(value))  # a default value is already a number
     if len(numbers) > 1:
         raise typer.BadParameter(f"{value!r} is more than one number")
     return numbers[0]

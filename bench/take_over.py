@@ -1,4 +1,4 @@
-"""`take-over`: how long a node takes to become the writer of many shards at once, next to foreign topics."""
+"""`take-over`: measures how long a node takes to become the writer of many shards at once, next to foreign topics."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from duemq.model.messages.record import pack_record
 from duemq.web.server import tune_interpreter
 
 _TOPICS = frozenset(("orders", "bills", "mails"))  # topics that the shards deliver to
-_AT_ONCE = 100  # partitions of a foreign topic
+_AT_ONCE = 100  # partitions in one foreign topic
 
 
 class TakeOver(NamedTuple):
-    """ms until all shards have a new writer. `others`: partitions that are not duemq's."""
+    """The time (ms) until all shards have a new writer. `others`: the number of partitions that are not duemq's."""
 
     others: int
     fastest_ms: float
@@ -37,9 +37,9 @@ class TakeOver(NamedTuple):
 
 
 def take_over(others: int, shards: int, rounds: int) -> list[TakeOver]:
-    """On a Kafka with one broker: first alone, then next to foreign partitions. Raises LocalError.
+    """Measure on a Kafka with one broker, first without and then with foreign partitions. Raises LocalError.
 
-    It runs as a node does: with its event loop and its settings of the interpreter.
+    The event loop and the interpreter's settings are those of a node.
     """
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="duemq-bench-") as folder, KafkaServers(Path(folder)) as servers:
@@ -57,17 +57,17 @@ async def _measure(bootstrap: str, others: int, shards: int, rounds: int) -> lis
             nodes.append(node)
         for topic in sorted(_TOPICS):
             await nodes[0].create_topic(topic, 3)
-        await _rounds(nodes, shards, 5)  # connections, and the coordinator's first transactions
+        await _rounds(nodes, shards, 5)  # a warm-up: connections, and the coordinator's first transactions
         alone = await _rounds(nodes, shards, rounds)
         await _make_others(bootstrap, others)
         return [_figures(0, alone), _figures(others, await _rounds(nodes, shards, rounds))]
 
 
 async def _rounds(nodes: list[KafkaBus], shards: int, rounds: int) -> list[float]:
-    """Each node in turn takes all shards from the other one, which has delivered to every topic.
+    """Each node in turn takes over all shards from the other node, which has delivered to every topic.
 
-    Between two rounds the deposed committers are closed, and their memory is freed: each take-over starts as that of a
-    node which has led nothing before.
+    Between two rounds the deposed committers are closed, and their memory is freed, so that each take-over is like that
+    of a node that has not been a writer before.
     """
     spent_ms: list[float] = []
     deposed: Sequence[Committer] = []

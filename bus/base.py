@@ -1,12 +1,12 @@
-"""The interface to a log: topics of partitions of frames, and one transaction per cycle.
+"""The interface to a log: topics, partitions and frames, with one transaction per cycle.
 
-Plugs: `memory` (tests), `embedded` (a durable log in RocksDB), `kafka`. All pass `tests/contract/test_bus.py`. A plug
-guarantees:
+Implementations ("plugs"): `memory` (for tests), `embedded` (a durable log in RocksDB) and `kafka`. All pass
+`tests/contract/test_bus.py`. A plug guarantees:
 
-* `append` returns when the frames are durable; offsets of one partition are dense for committed frames on the
-  embedded plugs (a broker may leave gaps) and always ascend in append order.
-* `Committer.commit` is atomic over all its topics: readers see all of it or nothing, ever.
-* A newer committer of the same name fences the older one: its `commit` raises `Fenced` and leaves no trace.
+* `append` returns when the frames are durable. Offsets in a partition ascend in append order. The committed frames of a
+  partition have consecutive offsets, except on Kafka: brokers may leave gaps.
+* `Committer.commit` is atomic across all its topics: readers see either all of it or nothing.
+* A newer committer with the same name fences the older one: its `commit` raises `Fenced` and leaves no trace.
 * Readers see committed frames only.
 """
 
@@ -39,9 +39,9 @@ class UnknownTopic(Rejected):
 
 
 class WriteRefused(Unavailable):
-    """A topic refuses its part of a commit, and nothing of the commit was written; or it cannot be created.
+    """A topic refuses its part of a commit, and no part of the commit was written; or the topic cannot be created.
 
-    `reason`: a code (see `cluster/topics/topic_states.py`); the message explains it in a sentence.
+    `reason`: a code (see `cluster/topics/topic_states.py`); the error message explains it in a sentence.
     """
 
     scope = FailureScope.TOPIC
@@ -52,7 +52,7 @@ class WriteRefused(Unavailable):
 
 
 class TopicRefused(Fatal):
-    """One of duemq's own topics is misconfigured. The message says how and what to do."""
+    """One of duemq's own topics is misconfigured. The error message says what is wrong and how to fix it."""
 
 
 def wall_clock() -> int:
@@ -61,10 +61,10 @@ def wall_clock() -> int:
 
 
 class AppendResult(NamedTuple):
-    """Where the frames of one partition landed.
+    """The offsets that one partition's frames were given.
 
-    They have consecutive offsets from `first_offset` on, except that a broker may append them in several parts: `parts`
-    holds, for each part after the first, the position of its first frame in the batch, and its offset.
+    The offsets are consecutive from `first_offset` on, unless a broker appended the frames in several parts. For each
+    part after the first, `parts` has the position of the part's first frame in the batch, and that frame's offset.
     """
 
     first_offset: int
@@ -72,7 +72,7 @@ class AppendResult(NamedTuple):
     parts: tuple[tuple[int, int], ...] = ()
 
     def offset(self, position: int) -> int:
-        """The offset of the frame at this position of the batch."""
+        """The offset of the frame at this position in the batch."""
         frame_offset = self.first_offset + position
         for start, offset in self.parts:
             if start > position:
@@ -86,7 +86,8 @@ AppendResults = Mapping[Partition, AppendResult]
 
 
 class PartlyAppended(LogFailed):
-    """One part of an append is, or may be, in the log, and another is not. By partition: `results` and `failures`."""
+    """One part of an append is, or may be, in the log, and another is not. `results` and `failures` are by
+    partition."""
 
     scope = FailureScope.MESSAGE
 
@@ -111,9 +112,9 @@ def _some(numbers: Sequence[int]) -> str:
 class TopicState:
     """What a topic accepts, as the log last reported it.
 
-    `max_frame_bytes`: larger frames are refused; None = no limit. `needs_key`: a record without a key is refused,
-    because the topic is compacted. `trouble`: the partitions that accept nothing now, with the reason. `is_new`:
-    created so recently that its first record may take a second, and delay others that are sent with it.
+    `max_frame_bytes`: larger frames are refused; None = no limit. `needs_key`: the topic is compacted, so it refuses
+    records without a key. `trouble`: the partitions that currently accept nothing, with the reasons. `is_new`: the
+    topic was created so recently that its first record may take a second, and delay other records sent with it.
     """
 
     partitions: int
@@ -133,7 +134,8 @@ class TopicState:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic and its partitions: for each, the first kept offset and the next one to assign.
+    """A topic and its partitions. For each partition: the first offset that is still kept, and the next offset to
+    assign.
 
     `trouble`: why the topic cannot be read now. Then its offsets are unknown, and both tuples are empty.
     """
@@ -150,7 +152,7 @@ class TopicInfo:
 
 
 def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
-    """The topic, if it has this many partitions. Raises TopicRefused."""
+    """Return the topic if it has this many partitions. Raises TopicRefused."""
     if info.partitions != partitions:
         raise TopicRefused(
             f"topic {info.name!r} has {info.partitions} partitions and must have {partitions}, one per shard: "
@@ -160,8 +162,8 @@ def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
 
 
 class GroupPosition(NamedTuple):
-    """The position of a consumer group in a partition. `topic`: its name for the members. `note`: the text stored with
-    the offset: ranges of later offsets that are done."""
+    """The position of a consumer group in a partition. `topic`: the topic's name as the group's members know it.
+    `note`: the text stored with the offset, which lists the ranges of later offsets that are done."""
 
     topic: str
     offset: int
@@ -169,10 +171,10 @@ class GroupPosition(NamedTuple):
 
 
 class BlockingTransaction(NamedTuple):
-    """An open transaction that blocks the readers of a partition: they get nothing after its first record.
+    """An open transaction that blocks the readers of a partition: they get nothing from its first record on.
 
-    `producer_id`: -1 if brokers do not tell it; `transactional_id`: empty if they do not. `offset`: of the first
-    record; `since`: epoch ms.
+    `producer_id`: -1 if the brokers do not report it; `transactional_id`: empty if they do not report it. `offset`: the
+    offset of the transaction's first record; `since`: when the transaction began, epoch ms.
     """
 
     producer_id: int
@@ -195,25 +197,26 @@ class Subscription(Protocol):
     """Wakes one reader."""
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """True as soon as the topic (or partition) grew since the last call, or since the subscription was made.
+        """Return True as soon as the topic (or partition) has grown since the last call, or since the subscription was
+        made.
 
-        False after `timeout_s` without growth. Raises the bus's error once it failed or was closed.
+        Returns False after `timeout_s` without growth. Raises the bus's error once the bus has failed or was closed.
         """
         ...
 
     def wake(self) -> None:
-        """Wake the reader as if there were more."""
+        """Wake the reader as if the topic had grown."""
         ...
 
     def close(self) -> None: ...
 
 
 TopicNames = Callable[[], Set[str] | None]
-"""Returns the names known at the time of the call; None if unknown."""
+"""Returns the topic names known at the time of the call; None if they are unknown."""
 
 
 def unknown_topics() -> None:
-    """No names are known."""
+    """The default for `TopicNames`: no names are known."""
 
 
 class Committer(Protocol):
@@ -232,7 +235,7 @@ class Committer(Protocol):
 
 
 class LogView(Protocol):
-    """What a master needs to read commands. The methods are those of `Bus`."""
+    """The part of a log that a master needs for reading commands. The methods are those of `Bus`."""
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -246,14 +249,16 @@ class Bus(Protocol):
 
     @property
     def ahead(self) -> LogView:
-        """The log for a master, which may see frames before they are durable: a commit that follows from them is not
-        durable before they are. A plug that shows none of these is its own view."""
+        """The log for a master, which may see frames before they are durable: a commit based on them never becomes
+        durable before they do. A plug that never shows such frames returns itself."""
         ...
 
     async def append(self, batches: Batches, *, for_answer: bool = False) -> AppendResults:
-        """Append outside of any cycle; durable when it returns. On the embedded plugs atomic over all batches.
+        """Append outside any cycle; the frames are durable when it returns. Except on Kafka, it is atomic across all
+        batches.
 
-        `for_answer`: the caller then waits for the cycle that answers these commands, so both may share a sync.
+        `for_answer`: the caller will next wait for the cycle that answers these commands, so the append and the cycle
+        may share a sync.
 
         Raises UnknownTopic (nothing was written), StoreFailed or DiskFull (outcome unknown), or PartlyAppended.
         """
@@ -262,37 +267,38 @@ class Bus(Protocol):
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
     ) -> list[StoredRecord]:
-        """Committed frames from `offset` on (from the first kept one if that is later); at least one if there is any.
+        """Committed frames from `offset` on (or from the first kept offset if that is later); at least one frame if
+        there is any.
 
-        `max_bytes` bounds the sum of the frames' bytes, except that the first one is always returned. A plug may return
-        fewer than the limits allow. An unknown topic has no frames.
+        `max_bytes` limits the total size of the frames, but the first frame is always returned. A plug may return fewer
+        than the limits allow. An unknown topic has no frames.
         """
         ...
 
     async def end_offset(self, topic: str, partition: int) -> int:
-        """The next offset a reader will see (0 for an unknown topic), read from the log."""
+        """The next offset that a reader will see (0 for an unknown topic), read from the log."""
         ...
 
     async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
-        """Return `end_offset`, guaranteed not to come from a part of the log that fell behind. May take seconds.
+        """Return `end_offset`, guaranteed not to come from a part of the log that has fallen behind. May take seconds.
 
-        With `committed` False it is after all acknowledged frames, even those that readers cannot see yet. Raises
-        LogFailed if the end is not certain.
+        With `committed` False, the result lies after all acknowledged frames, including those that readers cannot see
+        yet. Raises LogFailed if the end is not certain.
         """
         ...
 
     async def start_offset(self, topic: str, partition: int) -> int:
-        """The first offset that is kept (0 for an unknown topic), read from the log."""
+        """The first offset that is still kept (0 for an unknown topic), read from the log."""
         ...
 
     async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
-        """The offset of the first frame appended at this time (epoch ms) or later; the end if there is none."""
+        """The offset of the first frame appended at this time (epoch ms) or later; the end offset if there is none."""
         ...
 
     def reach(self, topic: str, partition: int) -> int:
         """Frames below this offset can be read without waiting. Readers of a remote log lag slightly behind its end.
 
-        So to read to the end, call `end_offset`, and read until `reach` gets there.
+        So to read to the end, call `end_offset`, then read until `reach` returns at least that offset.
         """
         ...
 
@@ -300,32 +306,34 @@ class Bus(Protocol):
 
     @property
     def marker_offsets(self) -> int:
-        """How many offsets the end of a commit uses in a partition after its frames."""
+        """How many offsets the end of a commit uses up in each partition, after the frames."""
         ...
 
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> Committer:
-        """Become the only writer under this name: from now on older committers of it are fenced.
+        """Become the only writer under this name: older committers with this name are fenced from now on.
 
-        `written`: the topics that committers of this name wrote to recently. A shared log checks them for transactions
-        that a broker left open.
+        `written`: the topics that committers with this name wrote to recently. A shared log checks them for
+        transactions that a broker left open.
         """
         ...
 
     def topic_state(self, topic: str) -> TopicState | None:
-        """What a topic accepts, without a request: for a topic in use, at most some seconds old.
+        """What a topic accepts, without a request to the log. For a topic in use, the answer is at most a few seconds
+        old.
 
-        None if the topic was not checked recently, and if it does not exist.
+        None if the topic does not exist or was not checked recently.
         """
         ...
 
     async def look_up_topics(self, topics: Collection[str]) -> None:
-        """Ask the log about these topics: afterwards `topic_state` knows those that exist. Raises StoreFailed."""
+        """Ask the log about these topics: afterwards `topic_state` has an answer for those that exist. Raises
+        StoreFailed."""
         ...
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         """Create the topic (1..65535 partitions), or return the existing one unchanged.
 
-        Raises Rejected for an impossible name, WriteRefused if the log does not create it.
+        Raises Rejected for an impossible name, WriteRefused if the log does not create the topic.
         """
         ...
 
@@ -335,31 +343,32 @@ class Bus(Protocol):
         """Create one of duemq's own topics with the settings that it needs: frames stamped by the log's clock, long
         retention.
 
-        `expires`: a shared log may drop frames by age, as configured; else only `trim` removes any. `in_ids`: ids
-        contain its offsets: after a restore the embedded log continues after a gap, so that no offset is assigned
-        twice. Raises TopicRefused if it exists with other settings.
+        `expires`: a shared log may drop frames by age, as configured; otherwise only `trim` removes frames. `in_ids`:
+        message ids contain this topic's offsets, so after a restore the embedded log leaves a gap, and no offset is
+        assigned twice. Raises TopicRefused if the topic exists with other settings.
 
-        `vital`: shards depend on it. Any other topic is recreated if it is deleted. If such a topic is wrong or cannot
-        be created, nothing is raised: `misfits` reports it, and the result has no offsets.
+        `vital`: shards depend on this topic. A topic that is not vital is recreated if it is deleted. If it is
+        misconfigured or cannot be created, nothing is raised: `misfits` reports it, and the result has no offsets.
         """
         ...
 
     def incarnation(self, topic: str) -> int:
-        """How often a topic of duemq that is not vital was recreated or truncated since this bus was opened. Each time,
-        its readers start again at its beginning."""
+        """How often a topic was recreated or truncated since this bus was opened, for duemq's own topics that are not
+        vital. Each time, the topic's readers start again at its beginning."""
         ...
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Ids (hex) that tell topics apart from earlier ones of the same name; empty for a log without ids. Raises
+        """Ids (hex) that tell topics apart from earlier topics with the same name; empty for a log without ids. Raises
         LogFailed."""
         ...
 
     def misfits(self) -> Mapping[str, str]:
-        """duemq's own topics that are misconfigured or unusable, each with a sentence."""
+        """duemq's own topics that are misconfigured or unusable, each with a sentence that explains the problem."""
         ...
 
     def blocked(self) -> Mapping[Partition, BlockingTransaction]:
-        """Partitions of duemq's own topics whose readers have waited for seconds, with the blocking transaction."""
+        """Partitions of duemq's own topics whose readers have been blocked for seconds, each with the blocking
+        transaction."""
         ...
 
     async def topic(self, topic: str) -> TopicInfo | None: ...
@@ -375,58 +384,60 @@ class Bus(Protocol):
         ...
 
     async def reclaim(self) -> None:
-        """Free the space of trimmed frames, and return when it is free. For a log on this machine's disk."""
+        """Free the space of trimmed frames, and return once it is free. Only for a log on this machine's disk."""
         ...
 
     async def checkpoint(self, into: Path) -> bool:
-        """Link all durable data into a new folder on the same disk, which can be opened as a separate log.
+        """Hard-link all durable data into a new folder on the same disk, which can be opened as a separate log.
 
-        False, without a folder, if this plug keeps nothing on this machine's disk.
+        Returns False and creates no folder if this plug keeps nothing on this machine's disk.
         """
         ...
 
     def disk_bytes(self) -> int:
-        """The log's current size on this machine's disk."""
+        """The log's current size on this machine's disk, in bytes."""
         ...
 
     def trouble(self) -> str | None:
-        """Why the whole log is unusable now, in a sentence; None if part of it works."""
+        """Why the whole log is currently unusable, in a sentence; None if any part of it works."""
         ...
 
     def troubles(self) -> Mapping[Partition, str]:
-        """The partitions of duemq's own topics that cannot be read now, each with a sentence."""
+        """The partitions of duemq's own topics that currently cannot be read, each with a sentence that explains
+        why."""
         ...
 
     async def clock_offset_ms(self) -> float:
-        """The log's clock minus this machine's, as far as it is certain; 0 if both are the same.
+        """The log's clock minus this machine's clock, ms, reduced to the part that is certain; 0 if they are the same
+        clock.
 
-        Raises Unavailable, and the errors of creating a topic for it.
+        Raises Unavailable, and the errors of creating the topic used to measure it.
         """
         ...
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
-        """The last cursor that a named consumer stored."""
+        """The last cursor that a named consumer stored; None if there is none."""
         ...
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        """An empty cursor deletes the stored one."""
+        """Store a named consumer's cursor; an empty cursor deletes the stored one."""
         ...
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
-        """Set the positions of a group of consumers (`client/consumer/`) in a topic, one offset per partition.
+        """Set the positions of a consumer group (`client/consumer/`) in a topic, one offset per partition.
 
-        Without offsets, for a missing topic: each partition begins at its start. Raises Rejected `group_at_work` if the
-        group has members and the log accepts positions only from them.
+        Without offsets, for a topic that does not exist yet, the group will read each partition from its start. Raises
+        Rejected `group_at_work` if the group has members and the log accepts positions only from them.
         """
         ...
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
-        """The position of a consumer group in a partition; None if it has stored none."""
+        """The position of a consumer group in a partition; None if the group has stored none."""
         ...
 
     async def readers(self, topic: str) -> list[str]:
-        """The readers that stored a position in the topic, if the log knows them: `group NAME`, or `consumer NAME` over
-        HTTP, sorted; 200 at most."""
+        """The readers that stored a position in the topic, if the log can list them; sorted, at most 200: `group NAME`,
+        or `consumer NAME` for a consumer over HTTP."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The committer of the logs within this process: its epoch lets the log fence an older one."""
+"""The committer for logs that run within this process: its epoch lets the log fence older committers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Log(Protocol):
 
 
 class EpochCommitter:
-    """The only writer of its name, as long as its epoch is the newest."""
+    """The only writer under its name, as long as its epoch is the newest."""
 
     def __init__(self, log: _Log, name: str, epoch: int) -> None:
         self._log, self._name, self._epoch = log, name, epoch

@@ -1,6 +1,7 @@
 """The log in plain memory: for tests, and the shortest example of a bus.
 
-A `MemoryLog` outlives its buses as a folder outlives processes: drop one `MemoryBus` and open another on the same log.
+A `MemoryLog` outlives its buses, as a folder outlives processes: a test drops one `MemoryBus` and opens another on the
+same log.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from duemq.model.messages.record import Partition, StoredRecord
 
 @dataclass
 class MemoryPartition:
-    """`frames[0]` is the frame at `start`."""
+    """One partition. `frames[0]` is the frame at the offset `start`."""
 
     start: int = 0
     frames: list[StoredRecord] = field(default_factory=list)
@@ -46,14 +47,14 @@ class MemoryPartition:
 
 
 class MemoryLog:
-    """The durable part. `clock` returns epoch ms."""
+    """The durable part of the bus. `clock` returns epoch ms."""
 
     def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
         self.topics: dict[str, list[MemoryPartition]] = {}
         self.epochs: dict[str, int] = {}
         self.places: dict[tuple[str, str], bytes] = {}
         self.buses: set[MemoryBus] = set()
-        self.ids: dict[str, str] = {}  # of topics; set by tests
+        self.ids: dict[str, str] = {}  # ids of topics; tests set them
         self._clock = clock
         self._latest = 0
 
@@ -87,9 +88,10 @@ class MemoryLog:
 class MemoryBus:
     """One process's view of a log.
 
-    `failpoint` is called with "before_write", "after_write" and "after_sync", as in the embedded bus: if it raises, the
-    bus has failed, with the batches in the log unless it was before the write. `refuse` sees the batches of every
-    append and commit: its error goes only to the caller, nothing is written and the bus stays usable.
+    `failpoint` is called with "before_write", "after_write" and "after_sync", as in the embedded bus. If it raises, the
+    bus has failed; the batches are in the log, unless it raised before the write. `refuse` is called with the batches
+    of every append and commit. If it raises, only the caller gets the error: nothing is written, and the bus stays
+    usable.
     """
 
     marker_offsets = 0
@@ -262,7 +264,7 @@ class MemoryBus:
         self._end(Unavailable("the log is closed"))
 
     async def _turn(self) -> None:
-        """Stands for a sync: other tasks run before anything happens."""
+        """Simulate a sync: other tasks run before anything happens."""
         self._check()
         await asyncio.sleep(0)
         self._check()

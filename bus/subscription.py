@@ -1,4 +1,5 @@
-"""Wakes readers when their partitions grow: one flag and at most one future each, no queue, no task."""
+"""Wakes readers when their partitions grow: each reader costs one flag and at most one future, but no queue and no
+task."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _Target = tuple[str, int | None]
 
 
 class LogSubscription:
-    """One reader's wake-up call: only one task may wait on it at a time."""
+    """Wakes one reader. Only one task may wait on it at a time."""
 
     def __init__(self, owner: Subscriptions, target: _Target) -> None:
         self._owner, self._target = owner, target
@@ -49,14 +50,14 @@ class LogSubscription:
 
 
 class Subscriptions:
-    """All subscriptions of one bus. `check` raises once that bus failed or was closed."""
+    """All subscriptions of one bus. `check` raises once the bus has failed or was closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self.check = check
         self._by_target: defaultdict[_Target, set[LogSubscription]] = defaultdict(set)
 
     def add(self, topic: str, partition: int | None) -> LogSubscription:
-        """A subscription to one partition, or to all of them with None. The topic need not exist yet."""
+        """A subscription to one partition, or to all partitions if None. The topic need not exist yet."""
         target = (topic, partition)
         subscription = LogSubscription(self, target)
         self._by_target[target].add(subscription)
@@ -76,7 +77,7 @@ class Subscriptions:
                     subscription.wake()
 
     def wake_all(self) -> None:
-        """Wake all readers when the bus ends: `check` then raises for them."""
+        """Wake all readers when the bus ends; `check` then raises in each of them."""
         for subscriptions in self._by_target.values():
             for subscription in subscriptions:
                 subscription.wake()

@@ -2,8 +2,8 @@
 
     cursor = format (u8) | CRC-32 of the topic's name (u32) | the next offset of each partition (u48 each)
 
-Partitions that a cursor does not mention are read from their start: the topic had fewer when the cursor was made.
-Topics of more than `MAX_PARTITIONS` have no cursors.
+Partitions that a cursor does not contain are read from their start: the topic had fewer partitions when the cursor was
+created. Topics with more than `MAX_PARTITIONS` partitions have no cursors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from duemq.bus.base import GroupPosition, TopicInfo
 from duemq.model.errors import Rejected
 
 MORE: Final = "."
-"""The part of a stored cursor after it belongs to a relay (`relay/embedded/places.py`)."""
+"""The part of a stored cursor after this character belongs to a relay (`relay/embedded/places.py`)."""
 _FORMAT = b"\x01"
 _HEAD_BYTES = 5
 _OFFSET_BYTES = 6
-MAX_PARTITIONS = 2_000  # of a topic: a cursor has to fit into a URL
+MAX_PARTITIONS = 2_000  # limit for a topic, because a cursor must fit into a URL
 _MAX_CHARACTERS = -(-(_HEAD_BYTES + _OFFSET_BYTES * MAX_PARTITIONS) * 4 // 3)
 
 
@@ -31,12 +31,12 @@ def encode_cursor(topic: str, offsets: Sequence[int]) -> str:
 
 
 def cursor_in(stored: bytes) -> str:
-    """The cursor in a consumer's stored text."""
+    """The cursor in the text that is stored for a consumer."""
     return stored.decode(errors="replace").partition(MORE)[0]
 
 
 def position_in(stored: bytes | None, topic: str, partition: int) -> GroupPosition | None:
-    """The position of a group in its stored text."""
+    """A group's position, from the text that is stored for the group."""
     if stored is None:
         return None
     notes = stored.decode(errors="replace").split(MORE)[1:]
@@ -65,7 +65,7 @@ def _offsets(text: str, topic: str, field: str) -> list[int]:
         raise refused from error
     places = raw[_HEAD_BYTES:]
     offsets = [int.from_bytes(places[at : at + _OFFSET_BYTES], "big") for at in range(0, len(places), _OFFSET_BYTES)]
-    # Encoding it again also refuses other spellings of the same bytes, other formats and other topics.
+    # Comparing with the encoded cursor also refuses other spellings of the same bytes, other formats and other topics.
     if len(places) % _OFFSET_BYTES or encode_cursor(topic, offsets) != text:
         raise refused
     return offsets

@@ -1,5 +1,5 @@
-"""The interface between a gateway and its cluster: a node in the same process, or the log, its ledger and remote
-nodes."""
+"""The interface between a gateway and its cluster, which is a node in the same process, or the log, its ledger and
+remote nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISK_FULL_RETRY_S = 10
 
 
 class Backend(Protocol):
-    """Callers get its parts again for every call, because a node reopens its bus and shards after a failure."""
+    """Callers fetch its parts again for every call, because a node reopens its bus and shards after a failure."""
 
     @property
     def shards(self) -> int:
@@ -37,41 +37,41 @@ class Backend(Protocol):
     def reader(self) -> ShardReader: ...
     @property
     def clock(self) -> Callable[[], int]:
-        """The clock for relative times and for checks of absolute ones, epoch ms."""
+        """The clock for relative times, and for checks of absolute times, epoch ms."""
         ...
 
     @property
     def delivering(self) -> Callable[[], int]:
-        """The clock for messages without delay, epoch ms: never ahead of the clock that stamps their records, the
-        producer's or the broker's."""
+        """The clock for messages without delay, epoch ms. It is never ahead of the clock that stamps their records (the
+        producer's or the broker's)."""
         ...
 
     def why_clock_out(self) -> str | None:
-        """Why relative times are not accepted now, in a sentence; see `ClockWatch`."""
+        """Why relative times are currently not accepted, in a sentence; see `ClockWatch`."""
         ...
 
     def progress(self, shard: int) -> Progress:
-        """The progress of a shard. Raises Unavailable if it is unknown here."""
+        """The progress of a shard. Raises Unavailable if this process does not have it."""
         ...
 
     def why_closed(self) -> str | None:
-        """Why no request can be served now, in a sentence."""
+        """Why no request can currently be served, in a sentence."""
         ...
 
     def why_not_ready(self) -> str | None:
-        """Why messages are not accepted or not delivered now, in a sentence."""
+        """Why messages are currently not accepted or not delivered, in a sentence."""
         ...
 
     def readiness(self) -> Readiness:
-        """The same in public words, also by shard."""
+        """The same, in words that may be public, and by shard."""
         ...
 
     def stuck(self) -> Mapping[int, float]:
-        """For how long (s) shards of this process have been stuck; see `Liveness`."""
+        """How long (s) shards of this process have been stuck; see `Liveness`."""
         ...
 
     def why_shard_refuses(self, shard: int) -> str | None:
-        """Why no new message can go through a shard, in a sentence."""
+        """Why a shard accepts no new message, in a sentence."""
         ...
 
     def refuse(self) -> None:
@@ -83,7 +83,7 @@ class Backend(Protocol):
         ...
 
     def lateness(self, topic: str) -> dict[str, Any]:
-        """Count and lateness (ms) of this process's deliveries to a topic."""
+        """The number and the lateness (ms) of this process's deliveries to a topic."""
         ...
 
     def trouble(self, topic: str) -> str | None:
@@ -97,11 +97,11 @@ class Backend(Protocol):
     def cluster(self) -> dict[str, Any]: ...
 
     async def figures(self) -> Sequence[Figures]:
-        """The figures of the nodes; silent nodes are missing."""
+        """The nodes' figures; nodes that do not answer are left out."""
         ...
 
     async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
-        """The windows with delay files that begin at `first` (epoch ms) or later, earliest first."""
+        """The windows that have delay files and begin at `first` (epoch ms) or later, earliest first."""
         ...
 
     @property
@@ -109,7 +109,7 @@ class Backend(Protocol):
 
 
 class NoCluster:
-    """The `Operator` of a single node."""
+    """The `Operator` for a single node without a cluster."""
 
     async def drain(self, name: str) -> None:
         raise self._rejection()

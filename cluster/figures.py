@@ -1,4 +1,4 @@
-"""A node's figures for monitoring of the cluster: small enough for a request every second."""
+"""A node's figures for monitoring the cluster. They are small enough to be requested every second."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any, Final, NamedTuple
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 HORIZONS_MS: Final = (0, HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS, 365 * DAY_MS, 3650 * DAY_MS)
-"""Ends of the horizons, from now on (ms). Windows of 30 minutes are counted by their start. The first horizon is the
-current window with all overdue messages; one more horizon follows the last end."""
+"""The ends of the horizons, counted from now (ms). A window of 30 minutes belongs to the horizon of its start. The
+first horizon is the current window, with all overdue messages. One more horizon follows the last end."""
 
 
 def known_fields(fields: Collection[str], document: Mapping[str, Any]) -> dict[str, Any]:
-    """These fields of a JSON object, with tuples for lists. Fields of other versions are left out."""
+    """The given fields of a JSON object, with lists as tuples. Fields that only other versions have are left out."""
     return {name: tuple(value) if type(value) is list else value for name, value in document.items() if name in fields}
 
 
 class Figures(NamedTuple):
-    """Of one node, for the shards that it is master of; counts since its process started.
+    """The figures of one node, for the shards that it is master of. Counts start when its process starts.
 
-    `lateness`: deliveries by lateness, one more than `edges_ms`, their upper bounds. `horizon`: pending messages by
-    `HORIZONS_MS`. `overdue_ms`: how late the oldest undelivered message is. `sealed`: messages in `delay_files` files.
-    `direct`: messages without delay that went through this process.
+    `lateness`: the number of deliveries in each range of lateness. `edges_ms` are the upper bounds of the ranges; one
+    more range follows. `horizon`: pending messages by `HORIZONS_MS`. `overdue_ms`: how late the oldest undelivered
+    message is. `sealed`: the number of messages in delay files; `delay_files`: the number of these files. `direct`:
+    messages without delay that this process accepted.
     """
 
     node: str
@@ -42,13 +43,13 @@ class Figures(NamedTuple):
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Figures:
-        """Fields of another version are left out."""
+        """Fields that only another version has are left out."""
         return cls(**known_fields(cls._fields, document))
 
 
 class SealedWindow(NamedTuple):
-    """The delay files of one window of a shard. `window`: its start, epoch ms. `rows`: in the files, `pending`: those
-    still pending; `imported`: files that others wrote."""
+    """A shard's delay files for one window. `window`: its start, epoch ms. `rows`: all rows in the files; `pending`:
+    the rows that are still pending; `imported`: the number of files that were imported."""
 
     window: int
     shard: int

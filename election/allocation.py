@@ -1,12 +1,12 @@
-"""Which node should be master of which shard: pure functions of the shards and the live nodes.
+"""Chooses the node that should be master of each shard, by pure functions of the shards and the live nodes.
 
 The strategies are those of RocketMQ's `AllocateMessageQueueStrategy`. Every node computes the same table from the same
-members, in any order. Two nodes that know different members may disagree for a while: then the locks decide, and the
-tables agree again after the next change.
+members, in any order. Nodes that see different members may disagree for a while. Then the locks decide, and the tables
+agree again once the nodes see the same members.
 
-Each strategy is complete (every shard gets a node) and exactly balanced (no node has more than one shard more than
-another; with `same_rack` this holds within a rack and between racks). They differ in how much moves when a node joins
-or leaves.
+Each strategy is complete (every shard gets a node) and exactly balanced (the nodes' numbers of shards differ by at most
+one; with `same_rack`, this is true within each rack, and of the racks' totals). The strategies differ in how many
+shards move when a node joins or leaves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StrategyName(StrEnum):
 
 
 def average(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
-    """Blocks of neighbouring shards; the first nodes by name get one more if the division leaves a remainder."""
+    """Blocks of consecutive shards. If the division leaves a remainder, the first nodes by name get one more shard."""
     names, table = _names(members), {}
     share, longer = divmod(len(shards), len(names))
     rest = iter(sorted(shards))
@@ -52,18 +52,18 @@ def circle(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
 def consistent_hash(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
     """The next node on the ring that has room (consistent hashing with bounded loads, Mirrokni et al. 2016).
 
-    The bound is as tight as possible. Its price: in addition to the shards of a node that leaves (or those a new one
-    gets), others move for the balance. In trials with 8 to 64 shards and 2 to 8 nodes, these were on average less than
-    half a node's share and never more than half of all shards.
+    The bound is as tight as possible. The price for this: in addition to the shards that a leaving node had, or that a
+    new node gets, other shards move to restore the balance. In trials with 8 to 64 shards and 2 to 8 nodes, these were
+    on average less than half a node's share and never more than half of all shards.
     """
     return _on_ring(shards, _names(members))
 
 
 def same_rack(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str]:
-    """Shards are given to racks first, then to the nodes of their rack, both by consistent hash.
+    """Shards are allocated to racks first, then to the nodes in each rack, both by consistent hashing.
 
-    So the shards of a node that leaves stay in its rack while another node is in it. Nodes without a rack share one.
-    Racks get equal shares, whatever their number of nodes.
+    So when a node leaves, its shards stay in its rack if the rack has another node. Nodes without a rack count as one
+    rack. Racks get equal shares, whatever their numbers of nodes.
     """
     by_rack: defaultdict[str, list[Member]] = defaultdict(list)
     for member in members:
@@ -83,9 +83,10 @@ STRATEGIES: Mapping[StrategyName, Strategy] = {
 
 
 def allocate(strategy: StrategyName, shards: Iterable[int], members: Iterable[Member]) -> dict[int, str]:
-    """The node of each shard that can have one: a ready node that holds it, else a draining one.
+    """The node for each shard that can have one: a ready node with a replica that can lead, or else such a draining
+    node.
 
-    Shards that the same nodes can take are balanced among those nodes.
+    Shards that can go to the same nodes are balanced among those nodes.
     """
     members = list(members)
     groups: defaultdict[frozenset[str], list[int]] = defaultdict(list)

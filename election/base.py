@@ -1,7 +1,7 @@
 """The interface to the election: which shards this node should be master of, and which nodes are alive.
 
-Implementations: `single` (one node owns all) and `zookeeper`. The election names the masters; fencing by the bus makes
-a mistake harmless.
+Implementations: `single` (one node owns all shards) and `zookeeper`. The election chooses the masters; the bus fences
+former masters, so a mistake is harmless.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Protocol
 
 
 class NodeState(StrEnum):
-    """The state that a node reports. Only ready nodes get shards (or draining ones, if none is ready)."""
+    """The state that a node reports. Only ready nodes get shards, or draining nodes if none is ready."""
 
-    JOINING = "joining"  # catching up
+    JOINING = "joining"  # its replicas are catching up
     READY = "ready"
     DRAINING = "draining"  # an operator asked it to hand over its shards
-    OUT = "out"  # it took itself out: `reason` says why
+    OUT = "out"  # it excluded itself; `reason` says why
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
     """What a node reports to the others.
 
-    `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
-    `watermark`: the mark that its data disk has reached, 0 to 3; at 3, `full` says why new messages are refused.
-    `unfit`: shards it holds and cannot be master of, by number, with the reasons.
-    `topics`: some of the topics that refuse messages, with the reasons.
+    `lag`: how many ledger entries each replica is behind, by shard number. `reason`: why the node is not ready; empty
+    if it is ready. `watermark`: the watermark that the node's data disk has reached, 0 to 3; at 3, `full` says why new
+    messages are refused. `unfit`: shards that the node has replicas of but cannot be master of, by number, with the
+    reasons. `topics`: some of the topics that refuse messages, with the reasons.
     """
 
     state: NodeState
@@ -42,9 +42,10 @@ class NodeHealth:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A live node. `url`: where its shards are read; `link`: HOST:PORT where other nodes watch that it is alive.
+    """A live node. `url`: where its shards can be read; `link`: HOST:PORT to which other nodes connect to notice its
+    death.
 
-    `holds`: the shards it has a replica of; None = all.
+    `holds`: the shards that the node has replicas of; None = all.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Member:
         return self.holds is None or shard in self.holds
 
     def can_lead(self, shard: int) -> bool:
-        """Whether it can get the shard while it is ready."""
+        """Whether the node can be master of the shard when it is ready."""
         return self.has(shard) and shard not in self.health.unfit
 
 
@@ -66,26 +67,30 @@ class Election(Protocol):
     """One node's part in the election. All calls are made in one event loop."""
 
     async def join(self) -> None:
-        """Take part. Idempotent."""
+        """Take part in the election. Idempotent."""
         ...
 
     def owned_shards(self) -> frozenset[int]:
-        """The shards that this node should be master of now: they are allocated to it, and no other node holds them."""
+        """The shards that this node should be master of now: they are allocated to this node, and no other node holds
+        their locks."""
         ...
 
     def is_paused(self) -> bool:
-        """Whether the coordinator is out of reach; a master starts no new cycle until it is back."""
+        """Whether the election's coordinator (ZooKeeper) is out of reach. A master starts no new cycle until it is
+        back."""
         ...
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
-        """Wait until `owned_shards`, `is_paused`, `members` or `masters` may have changed; False after the time-out.
+        """Wait until `owned_shards`, `is_paused`, `members` or `masters` may have changed. Returns False after the
+        time-out.
 
-        For any number of waiters: each change wakes all current ones.
+        Any number of tasks may wait: each change wakes all of them.
         """
         ...
 
     async def release(self, shard: int) -> None:
-        """This node is no longer master of a shard that it has lost: another may take it. Idempotent."""
+        """Report that this node has stopped being master of a shard that it no longer owns: another node may take the
+        shard. Idempotent."""
         ...
 
     async def report(self, health: NodeHealth) -> None:
@@ -97,13 +102,13 @@ class Election(Protocol):
         ...
 
     def masters(self) -> Mapping[int, str]:
-        """The master's name of each shard that has one."""
+        """The name of the master of each shard that has one."""
         ...
 
     def draining(self) -> bool:
-        """Whether an operator asked this node to hand over."""
+        """Whether an operator asked this node to hand over its shards."""
         ...
 
     async def leave(self) -> None:
-        """Give up every shard. Idempotent."""
+        """Leave the election and give up every shard. Idempotent."""
         ...

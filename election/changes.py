@@ -1,4 +1,4 @@
-"""Wakes all waiters for a change of an election."""
+"""Wakes all tasks that wait for a change in an election."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class ChangeSignal:
-    """A change without a waiter goes to the next one, once."""
+    """If no task is waiting when a change happens, the next call of `wait` returns at once."""
 
     def __init__(self) -> None:
         self._is_pending = False
@@ -20,7 +20,7 @@ class ChangeSignal:
         self._waiters.clear()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """True once something changed; False after the time-out."""
+        """Return True once something has changed; False after the time-out."""
         if self._is_pending:
             self._is_pending = False
             return True

@@ -1,4 +1,4 @@
-"""One node, no ZooKeeper: it is master of every shard from joining to leaving."""
+"""One node, no ZooKeeper: it is master of every shard from when it joins until it leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME = "local"
 
 
 class SingleElection:
-    """`url`: of this node, for lists of members."""
+    """`url`: this node's URL, for lists of members."""
 
     def __init__(self, shards: int, url: str = "") -> None:
         self._all = frozenset(range(shards))

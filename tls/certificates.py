@@ -1,4 +1,4 @@
-"""Until when the certificates in a PEM file are valid."""
+"""When the certificates in a PEM file expire."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from duemq.model.errors import BadConfig
 
 
 def expiry_of(path: str | Path) -> float:
-    """The moment (epoch s) at which the first of the certificates in a file expires. Raises BadConfig."""
-    from cryptography import x509  # costs 30 ms, which servers without TLS save
+    """When the first certificate in a file will expire, epoch s. Raises BadConfig."""
+    from cryptography import x509  # takes 30 ms, so servers without TLS do not import it
 
     try:
         certificates = x509.load_pem_x509_certificates(Path(path).read_bytes())

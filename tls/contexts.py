@@ -1,4 +1,4 @@
-"""`ssl` contexts that reload their files when they change: certbot and cert-manager replace them while we run."""
+"""`ssl` contexts that reload their files when these change: certbot and cert-manager replace files while we run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 ClientAuth = Literal["none", "optional", "required"]
 
-_LOOK_S = 1.0  # there may be thousands of connections; three `stat` calls per second cost nothing
+_LOOK_S = 1.0  # between checks: thousands of connections may ask, and three `stat` calls a second cost nothing
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -23,8 +23,8 @@ _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl
 class FileContext(ssl.SSLContext):
     """A context that uses the newest valid version of its files. Threads may share it.
 
-    Existing connections keep their context. An unusable new file is logged, and the old one stays in use. `current` is
-    the context in use. Raises BadConfig if the first files are unusable.
+    Existing connections keep their context. If a new file is unusable, this is logged, and the old files stay in use.
+    `current` is the context in use. Raises BadConfig if the first files are unusable.
     """
 
     current: ssl.SSLContext
@@ -38,7 +38,8 @@ class FileContext(ssl.SSLContext):
         self.current = make()
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Read the files if they have changed, or if `force`; return whether they are now in use. Never raises."""
+        """Read the files if they have changed, or in any case with `force`. Return True if files were read and are now
+        in use. Never raises."""
         state = self._files.state()
         if state == self._state and not force:
             self._complaint = ""
@@ -73,20 +74,21 @@ class FileContext(ssl.SSLContext):
 
 
 def server_context(files: TlsFiles, client_auth: ClientAuth = "none") -> FileContext:
-    """For a server with a certificate. `files.ca`: the authority of clients' certificates. Raises BadConfig."""
+    """A context for a server with a certificate. `files.ca`: the authority for clients' certificates. Raises
+    BadConfig."""
     return FileContext(files, lambda: _server(files, client_auth))
 
 
 def client_context(files: TlsFiles) -> FileContext:
-    """For a client, which checks the server's name against its certificate. `files.ca` empty: the system's authorities.
+    """A context for a client, which checks the server's name against the server's certificate.
 
-    Raises BadConfig.
+    If `files.ca` is empty, the system's authorities are trusted. Raises BadConfig.
     """
     return FileContext(files, lambda: _client(files))
 
 
 def node_context(files: TlsFiles, client_auth: ClientAuth, host: str) -> FileContext:
-    """For a node with the address `host`: nodes must accept each other's certificates. Raises BadConfig."""
+    """A context for a node with the address `host`. Nodes must accept one another's certificates. Raises BadConfig."""
 
     def make() -> ssl.SSLContext:
         context = _server(files, client_auth)
@@ -117,7 +119,8 @@ def _client(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _check_chain(server: ssl.SSLContext, client: ssl.SSLContext, files: TlsFiles, host: str) -> None:
-    """Do a handshake with ourselves, as others will. Raises BadConfig; an expired certificate is a warning."""
+    """Make a handshake with ourselves, as others will do with us. Raises BadConfig. An expired certificate only causes
+    a warning."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         client.wrap_bio(to_client, to_server, server_hostname=host),

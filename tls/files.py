@@ -1,4 +1,4 @@
-"""The PEM files of one end of TLS, and errors that name their settings."""
+"""The PEM files of one end of a TLS connection, and errors that name the files' settings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from duemq.model.errors import BadConfig
 
-# For TLS 1.2: authenticated ciphers with forward secrecy. TLS 1.3 has no others.
+# For TLS 1.2: authenticated ciphers with forward secrecy. TLS 1.3 has only such ciphers.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files, empty = none. `ca`: the authorities to trust; `cert`, `key`: this end's own.
+    """Paths of PEM files, empty = none. `ca`: the authorities to trust; `cert`, `key`: this end's certificate and key.
 
     `ca_setting`, `cert_setting`, `key_setting`: how errors name them.
     """
@@ -31,12 +31,12 @@ class TlsFiles:
         return bool(self.ca or self.cert or self.key)
 
     def named(self) -> Iterator[tuple[str, str]]:
-        """Setting and path of each file there is."""
+        """The setting and path of each file that is set."""
         settings = (self.ca_setting, self.cert_setting, self.key_setting)
         return ((setting, path) for setting, path in zip(settings, (self.ca, self.cert, self.key), strict=True) if path)
 
     def state(self) -> tuple[object, ...]:
-        """Changes when a file is replaced or written, also through links."""
+        """A value that changes when a file is replaced or written to, even if the path is a link."""
         return tuple(_state_of(path) for _, path in self.named())
 
     def load_into(self, context: ssl.SSLContext) -> None:
@@ -58,7 +58,7 @@ class TlsFiles:
 
     def _load_own(self, context: ssl.SSLContext) -> None:
         try:
-            # Without a password, OpenSSL would prompt for the password of an encrypted key at the terminal.
+            # If no password were given, OpenSSL would prompt for an encrypted key's password at the terminal.
             context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ValueError) as error:
             if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":

@@ -1,4 +1,4 @@
-"""A session that sends by frames, with as much of aiohttp's interface as the bench uses."""
+"""A session that sends by frames. It has the parts of aiohttp's interface that the bench uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.model.frames.frame import MAX_STREAMS, FrameAnswer, pack_request
 from duemq.tls.contexts import client_context
 
 PREFIX = "frames+"
-"""Of the URL of a server that a session reaches by frames."""
+"""The prefix of a server's URL if a session should use frames."""
 
 
 class FramedAnswer:
@@ -37,7 +37,7 @@ class FramedAnswer:
 
 
 class FrameSession:
-    """One connection, opened again after it has ended. Raises OSError and TimeoutError."""
+    """One connection, which is opened again after it has ended. Raises OSError and TimeoutError."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._place = urlsplit(url.removeprefix(PREFIX))

@@ -1,4 +1,4 @@
-"""The session that every load and reading process uses: by HTTP, or by frames."""
+"""The session that every sending and reading process uses: by HTTP or by frames."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ TROUBLE = (
 
 
 def trusted(url: str) -> ssl.SSLContext | bool:
-    """TLS verification for a client of the server: as DUEMQ_CA_FILE and its like say."""
+    """TLS verification for a client of the server, as set by DUEMQ_CA_FILE and similar variables."""
     return client_context(tls_files()) if url.startswith("https:") else True
 
 
@@ -27,15 +27,15 @@ Session = aiohttp.ClientSession | FrameSession
 
 
 def session(url: str, connections: int, timeout_s: float = 60.0) -> Session:
-    """A session whose paths are relative to `url`: of at most `connections` connections, or one by frames for a URL
-    that begins with `frames+`."""
+    """A session whose paths are relative to `url`. It has at most `connections` connections, or one connection with
+    frames if the URL begins with `frames+`."""
     if url.startswith(PREFIX):
         return FrameSession(url, timeout_s)
     return http_session(url, connections, timeout_s)
 
 
 def http_session(url: str, connections: int, timeout_s: float = 60.0) -> aiohttp.ClientSession:
-    """A session by HTTP. Each connection is kept alive."""
+    """A session by HTTP, with keep-alive connections."""
     return aiohttp.ClientSession(
         url,
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=600, ssl=trusted(url)),
@@ -46,5 +46,5 @@ def http_session(url: str, connections: int, timeout_s: float = 60.0) -> aiohttp
 
 
 def now_ms() -> float:
-    """Wall clock, epoch ms with fractions: the clock that due times are compared with."""
+    """The wall clock, epoch ms with fractions. Due times are compared with this clock."""
     return time.time_ns() / 1e6

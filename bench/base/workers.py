@@ -1,4 +1,4 @@
-"""The processes that send and read: separate from each other and from the one that shows progress."""
+"""The processes that send and read. They are separate from one another and from the process that shows progress."""
 
 import asyncio
 import multiprocessing
@@ -17,11 +17,11 @@ _PROGRESS_EVERY_S = 0.1
 
 
 class WorkerError(RuntimeError):
-    """A sending or reading process failed; the text is its traceback."""
+    """A sending or reading process failed; the text is the process's traceback."""
 
 
 class WorkerLink:
-    """A worker's end of the pipe: it sends progress, and receives the request to stop."""
+    """A worker's end of the pipe, which sends progress and receives the request to stop."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -29,7 +29,8 @@ class WorkerLink:
         self.stopped = asyncio.Event()
 
     def listen(self) -> None:
-        """Any input means stop, and so does the end of the pipe: the bench itself has died."""
+        """Wait for the request to stop: any input, or the end of the pipe, which means that the bench itself has
+        died."""
         loop = asyncio.get_running_loop()
 
         def hear() -> None:
@@ -37,10 +38,10 @@ class WorkerLink:
             self.stopped.set()
 
         loop.add_reader(self._pipe.fileno(), hear)
-        os.set_blocking(self._pipe.fileno(), True)  # uvloop changed it, and Connection.send cannot send partially
+        os.set_blocking(self._pipe.fileno(), True)  # undoes uvloop's change: Connection.send cannot send partially
 
     def progress(self, count: int) -> None:
-        """Report how many messages are done so far; sent at most ten times a second."""
+        """Report how many messages are done so far. Reports are sent at most ten times a second."""
         if (now := time.monotonic()) >= self._next_at:
             self._next_at = now + _PROGRESS_EVERY_S
             self._pipe.send(("progress", count))
@@ -65,7 +66,7 @@ def _main(pipe: Connection, job: Callable[..., Awaitable[Any]], args: tuple[Any,
 
 
 class BenchWorker(Generic[R]):
-    """One process that runs the coroutine function `job(link, *args)` on uvloop; its result comes back by pipe."""
+    """One process that runs the coroutine function `job(link, *args)` on uvloop. A pipe returns the result."""
 
     def __init__(
         self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
@@ -79,7 +80,7 @@ class BenchWorker(Generic[R]):
         self.count = 0
 
     def poll(self, wait_s: float = 0.0) -> bool:
-        """Receive the process's output, for at most `wait_s` seconds. True if it is done."""
+        """Receive the process's output, for at most `wait_s` seconds. Returns True if the process is done."""
         while self._answer is None and self._pipe.poll(wait_s):
             try:
                 kind, value = self._pipe.recv()

@@ -1,4 +1,4 @@
-"""Cancels: single ones, each sent at a given time, and many in one request."""
+"""Sends cancels: single cancels, each at a given time, or many in one request."""
 
 import asyncio
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ _ASK_AGAIN_TIMES = 200
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """One row per cancel, in the order of the ids: the final answer, when it was sent (epoch ms), how long it took
-    (ms).
+    """One row per cancel, in the order of the ids: the final answer, when the cancel was sent (epoch ms), and how long
+    it took (ms).
 
-    `pending` counts cancels whose first answer was 202; their final answer comes from asking again.
+    `pending` counts the cancels whose first answer was 202. They were repeated until there was a final answer.
     """
 
     word: npt.NDArray[np.int8]
@@ -90,10 +90,10 @@ async def cancel_many(
     link: WorkerLink, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False,
     per_s: float | None = None,
 ) -> Answers:  # fmt: skip
-    """`POST /messages:cancel` with `batch` ids each. A row has the time and the duration of its request.
+    """Send `POST /messages:cancel` requests with `batch` ids each. A row has the time and the duration of its request.
 
-    `until_decided`: ids answered with 202 are asked again until decided, and the duration includes that. `per_s`: rate
-    of cancels; by default the next request follows the last answer.
+    `until_decided`: ids that were answered with 202 are sent again until they are decided, and the duration includes
+    this. `per_s`: the rate of cancels; by default, each request is sent once the previous one is answered.
     """
     word = np.full(len(ids), OPEN, np.int8)
     request_ms, wait = np.zeros(len(ids)), np.zeros(len(ids))

@@ -1,4 +1,5 @@
-"""Ways to consume a topic, each with a handler that does nothing: messages per second through one process."""
+"""Ways to consume a topic, each with a handler that does nothing. They show how many messages per second one process
+can consume."""
 
 import asyncio
 import time
@@ -16,7 +17,7 @@ _SHOWN_EVERY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ConsumeCost:
-    """The cost of one way from the first message to the last: seconds, and CPU seconds of the process."""
+    """The cost of one way to consume, from the first message to the last: seconds, and CPU seconds of the process."""
 
     count: int
     seconds: float
@@ -29,7 +30,7 @@ class ConsumeCost:
 
 
 class _Counter:
-    """The handler of all ways."""
+    """The handler that all ways use."""
 
     def __init__(self, link: WorkerLink, count: int) -> None:
         self._link, self._count, self._handled_count = link, count, 0
@@ -58,7 +59,7 @@ def _plain(bootstrap: str, topic: str, group: str) -> Any:
 
 
 async def by_getmany(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> ConsumeCost:
-    """aiokafka alone, the fastest way: a loop over `getmany`, with commits in the background."""
+    """Consume with aiokafka alone in the fastest way: a loop over `getmany`, with commits in the background."""
     counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
     await consumer.start()
     try:
@@ -72,7 +73,7 @@ async def by_getmany(link: WorkerLink, bootstrap: str, topic: str, group: str, c
 
 
 async def by_iterator(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> ConsumeCost:
-    """aiokafka alone, the way most programs use it: `async for record in consumer`."""
+    """Consume with aiokafka alone as most programs use it: `async for record in consumer`."""
     counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
     await consumer.start()
     try:
@@ -88,7 +89,7 @@ async def by_iterator(link: WorkerLink, bootstrap: str, topic: str, group: str, 
 async def by_consumer(
     link: WorkerLink, bootstrap: str, topic: str, group: str, count: int, per_key: int | None
 ) -> ConsumeCost:
-    """duemq's consumer."""
+    """Consume with duemq's consumer."""
     counter = _Counter(link, count)
     consumer = Consumer(group, bootstrap, ConsumerOptions(start="first", per_key=per_key))
 

@@ -1,4 +1,4 @@
-"""The consuming side on Kafka: a plain read-committed consumer that timestamps records when it gets them."""
+"""The consuming side on Kafka: a plain read-committed consumer that timestamps records when it receives them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import ReceivedRecords
 
-_AT_ONCE = 1000  # records per timestamp: a consumer returns them when all are decoded
+_AT_ONCE = 1000  # records per timestamp, because a consumer returns records only once all of them are decoded
 _LOOK_S = 0.2  # how soon a stop is noticed
 _FETCH_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
 class RecordArrays:
-    """Columns of the records read."""
+    """The columns of the records that were read."""
 
     keep_ids: bool
     seq: list[bytes] = field(default_factory=list)
     due: list[bytes] = field(default_factory=list)
     ids: list[bytes] = field(default_factory=list)
-    # per group of records: arrival time, partition, count
+    # Per group of records: arrival time, partition, count.
     groups: list[tuple[float, int, int]] = field(default_factory=list)
 
     def add(self, partition: int, records: Sequence[Any]) -> None:
@@ -52,7 +52,7 @@ class RecordArrays:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """Reads records from Kafka, read-committed, from all partitions of a topic at once and without a group."""
+    """Reads committed records from Kafka, from all partitions of a topic at once, and without a consumer group."""
 
     bootstrap: str
     partitions: int

@@ -15,19 +15,20 @@ from duemq.bench.base.workers import WorkerLink
 
 @dataclass(frozen=True, slots=True)
 class LookupTimes:
-    """One row per look-up, in the order of the ids: whether the message was found scheduled, and the time (ms)."""
+    """One row per look-up, in the order of the ids: whether the message was found as scheduled, and how long it took
+    (ms)."""
 
     scheduled: npt.NDArray[np.bool_]
     wait_ms: npt.NDArray[np.float64]
 
 
 async def get_singly(link: WorkerLink, url: str, ids: list[str]) -> LookupTimes:
-    """One GET per id on one connection."""
+    """Send one GET per id, on one connection."""
     return await _look_up(link, url, [f"/v1/messages/{message}" for message in ids], _is_scheduled)
 
 
 async def find_singly(link: WorkerLink, url: str, keys: list[str]) -> LookupTimes:
-    """One search per key on one connection, each for one message."""
+    """Send one search per key, on one connection. Each search is for one message."""
     paths = [f"/v1/messages?key={quote(key)}&order=newest" for key in keys]
     return await _look_up(link, url, paths, _is_one_scheduled)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-SEQUENCE = slice(8, 20)  # place of the twelve-digit sequence number in every payload
+SEQUENCE = slice(8, 20)  # position of the twelve-digit sequence number in every payload
 MIN_BYTES = 20
 
 _WORDS = (
@@ -16,9 +16,9 @@ KINDS = ("order.expire", "payment.remind", "basket.release", "trial.end", "webho
 
 
 class Payloads:
-    """Payloads of exactly `size` bytes (ASCII). Ids and numbers differ in each; words repeat, as in real data.
+    """Payloads of exactly `size` bytes (ASCII). Ids and numbers differ in each payload; words repeat, as in real data.
 
-    The text begins with the sequence number in fixed width, so that a reader can count without parsing.
+    Near its start, a payload has its sequence number in a fixed width, so that a reader can read it without parsing.
     """
 
     def __init__(self, size: int, seed: int) -> None:

@@ -1,7 +1,7 @@
-"""The ceiling: plain Kafka clients on the same brokers, with the same messages, without duemq.
+"""The ceiling for comparisons: plain Kafka clients on the same brokers, with the same messages, without duemq.
 
-Two ceilings: a pass-through (consume, and produce again) for throughput and CPU, and for lateness a producer that holds
-messages in memory and sends each when it is due.
+There are two ceilings. For throughput and CPU: a pass-through, which consumes messages and produces them again. For
+lateness: a producer that keeps messages in memory and sends each one when it is due.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _LEAD_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PassThrough:
-    """Result of passing `count` messages through: seconds, and CPU s of the process."""
+    """The cost of passing `count` messages through: seconds, and CPU seconds of the process."""
 
     count: int
     seconds: float
@@ -50,7 +50,7 @@ def _producer(bootstrap: str) -> Any:
 
 
 def _headers(due_ms: int) -> Headers:
-    """Headers with as many bytes as duemq's own."""
+    """Headers with the same number of bytes as duemq's own."""
     return [("duemq-id", b"0" * 32), ("duemq-due", b"%d" % due_ms), ("duemq-attempt", b"1")]
 
 
@@ -81,7 +81,8 @@ async def fill_topic(link: WorkerLink, bootstrap: str, topic: str, count: int, p
 
 
 async def pass_through(link: WorkerLink, bootstrap: str, source: str, topic_state: str, count: int) -> PassThrough:
-    """Consume `count` messages from the first partition of `source`, and produce them to that of `topic_state`."""
+    """Consume `count` messages from the first partition of `source`, and produce them to the first partition of
+    `topic_state`."""
     producer, place = _producer(bootstrap), TopicPartition(source, 0)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -108,7 +109,7 @@ async def pass_through(link: WorkerLink, bootstrap: str, source: str, topic_stat
 async def send_on_time(
     link: WorkerLink, bootstrap: str, topic: str, rate: float, seconds: float, payload_bytes: int, seed: int
 ) -> int:
-    """Send `rate` messages per second, each at a random time, which is its due time; returns the number."""
+    """Send `rate` messages per second, each at its due time, which is random. Returns the number of messages."""
     count = int(rate * seconds)
     payloads = iter(Payloads(payload_bytes, seed).make(0, count))
     producer = _producer(bootstrap)

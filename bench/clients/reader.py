@@ -1,8 +1,8 @@
-"""The consuming side: reads a topic as any consumer would, and timestamps every answer on its last byte.
+"""The consuming side: reads a topic as any consumer would, and timestamps every answer when its last byte arrives.
 
-A short answer is parsed while the next request is in progress. A full one means that more can be fetched, so it is kept
-as bytes and parsed after the reading: on a machine shared by server and reader, the reader's JSON must not take
-measured time.
+A short answer is parsed while the next request is in progress. A full answer means that more records can be fetched at
+once. So it is kept as bytes, and parsed only after everything was read: server and reader share a machine, and parsing
+JSON in the reader must not affect the measurement.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
 
 PAGE = 10_000
-_HELD_BYTES = 1 << 30  # beyond this, full answers too are parsed at once
-_MARK = b'"duemq-id"'  # occurs once in every record, never in our payloads (their quotes are escaped)
+_HELD_BYTES = 1 << 30  # above this, full answers are parsed at once, too
+_MARK = b'"duemq-id"'  # occurs once in every record, but never in the bench's payloads, whose quotes are escaped
 _CURSOR = re.compile(rb'"cursor"\s*:\s*"([^"]+)"')
 _EVENT_DATA = re.compile(rb"^data: ?(.+?)\r?$", re.MULTILINE)
 _RETRY_S = 0.02
@@ -36,11 +36,11 @@ Parse = Callable[[bytes], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRecords:
-    """All records read, in order, duplicates included.
+    """All records that were read, in order, including duplicates.
 
-    `seq`, `due` (epoch ms, from the record), `at` (epoch ms, when its answer was complete) and `partition` are arrays
-    of one length; so is `ids`, or it is empty. `answers` counts the answers or stream chunks with records, `breaks` the
-    broken connections.
+    `seq`, `due` (from the record, epoch ms), `at` (when the answer was complete, epoch ms) and `partition` are arrays
+    of the same length. `ids` has the same length or is empty. `answers` counts the answers or stream chunks that had
+    records, `breaks` the broken connections.
     """
 
     seq: npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ class ReceivedRecords:
 
 @dataclass(slots=True)
 class _Pages:
-    """Answers in order, parsed now or later."""
+    """The answers in order. Some are parsed already, the others later."""
 
     keep_ids: bool
     raw: list[tuple[float, bytes, Parse]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Pages:
     raw_bytes: int = 0
 
     def add(self, at_ms: float, body: bytes, parse: Parse) -> int:
-        """Take an answer; returns the number of records in it."""
+        """Add an answer; return the number of records in it."""
         self.raw.append((at_ms, body, parse))
         self.raw_bytes += len(body)
         return body.count(_MARK)
@@ -114,7 +114,7 @@ def _pages(body: bytes) -> list[dict[str, Any]]:
 
 
 class _Form(NamedTuple):
-    """A form of streams: its media type, the end of its pieces, and the cursor after one."""
+    """A stream format: its media type, what ends a piece, and how to find the cursor after a piece."""
 
     accept: str
     end: bytes
@@ -145,7 +145,7 @@ class _Reader:
     breaks: int = 0
 
     async def poll(self, wait: str) -> tuple[float, bytes] | None:
-        """One long poll; None if the connection broke or the server has no answer yet."""
+        """Make one long poll. Returns None if the connection broke or the server has no answer yet."""
         query = {"max": str(PAGE), "wait": wait} | ({"after": self.cursor} if self.cursor else {})
         try:
             async with self.http.get(f"/v1/topics/{self.topic}/records", params=query) as answer:
@@ -156,7 +156,7 @@ class _Reader:
         return (now_ms(), body) if answer.status == 200 else None
 
     def take(self, at_ms: float, body: bytes) -> int | None:
-        """Record an answer. Returns its index among the pages if it can be parsed right away."""
+        """Record an answer. Returns its index among the pages if it should be parsed right away."""
         self.cursor = _cursor(body, self.cursor)
         if not (record_count := self.pages.add(at_ms, body, _page)):
             self.pages.raw.pop()
@@ -172,7 +172,7 @@ class _Reader:
         while not stopped.done():
             request = asyncio.create_task(self.poll(_WAIT), name="poll")
             if to_parse is not None:
-                await asyncio.sleep(0)  # lets the request leave first
+                await asyncio.sleep(0)  # lets the request be sent first
                 self.pages.parse(to_parse)
                 to_parse = None
             await asyncio.wait((request, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -214,7 +214,7 @@ class _Reader:
             await asyncio.sleep(_RETRY_S)
 
     async def _pieces(self, form: _Form) -> AsyncIterator[tuple[float, bytes]]:
-        """Whole events or lines, as they arrive."""
+        """Complete events or lines, as they arrive."""
         rest = b""
         async with aclosing(self._parts(form.accept)) as parts:
             async for part in parts:
@@ -240,9 +240,10 @@ class _Reader:
 
 
 async def read(link: WorkerLink, url: str, topic: str, pushed: bool = False, keep_ids: bool = False) -> ReceivedRecords:
-    """Read `topic` from its start until told to stop, then the remaining records. Broken connections are replaced.
+    """Read `topic` from its start until the request to stop, then read the remaining records. Broken connections are
+    replaced.
 
-    `pushed`: as a stream, else by long poll.
+    `pushed`: read as a stream; otherwise by long poll.
     """
     async with session(url, connections=1, timeout_s=30) as http:
         reader = _Reader(http, link, topic, _Pages(keep_ids))
@@ -252,11 +253,11 @@ async def read(link: WorkerLink, url: str, topic: str, pushed: bool = False, kee
 
 @dataclass(frozen=True, slots=True)
 class HttpReader:
-    """Reads records over the HTTP API: by long poll, or pushed."""
+    """Reads records over the HTTP API, by long poll or as a stream."""
 
     url: str
     pushed: bool = False
 
     async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> ReceivedRecords:
-        """Like the function `read`."""
+        """See the function `read`."""
         return await read(link, self.url, topic, self.pushed, keep_ids)

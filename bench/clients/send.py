@@ -13,7 +13,7 @@ from duemq.bench.base.session import JSON, TROUBLE, Session, now_ms, session
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import Payloads
 
-REJECTED, ACCEPTED, OPEN = 0, 1, 2  # a message's outcome, as its sender knows it; open: no answer
+REJECTED, ACCEPTED, OPEN = 0, 1, 2  # a message's outcome from its sender's view; open: no answer
 
 EVERY_MS = 20.0
 LATE_SEND_MS = 5.0
@@ -22,22 +22,22 @@ _RETRY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SendWindow:
-    """Due times drawn uniformly from [low, high) ms, or all of them `low` when the two are equal."""
+    """Due times that are drawn uniformly from [low, high) ms. If the two are equal, all due times are `low`."""
 
     low_ms: int
     high_ms: int
 
     def draw(self, random: np.random.Generator, count: int, base_ms: int = 0) -> npt.NDArray[np.int64]:
-        """`count` due times, epoch ms, counted from `base_ms`."""
+        """`count` due times, epoch ms. The window is relative to `base_ms`."""
         return base_ms + random.integers(self.low_ms, max(self.high_ms, self.low_ms + 1), count)
 
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
-    """The messages that a sending process has to send: `count`, with the sequence numbers 0..count-1.
+    """The messages that a sending process must send: `count` messages, with the sequence numbers 0 to count - 1.
 
-    `keep_every`: keep each n-th id; 0 keeps none. `traced`: share of the messages with a sampled trace context;
-    the others have an unsampled one. None: no message has a trace context.
+    `keep_every`: keep each n-th id; 0 keeps none. `traced`: the share of messages with a sampled trace context; the
+    others have an unsampled one. None: no message has a trace context.
     """
 
     url: str
@@ -54,11 +54,11 @@ class SendJob:
     topics: int = 0
 
     def topic_of(self, seq: int) -> str:
-        """The topic of message `seq`; with `topics`, that many numbered topics in turn."""
+        """The topic of message `seq`. With `topics`, messages go to that many numbered topics in turn."""
         return f"{self.topic}.{seq % self.topics}" if self.topics else self.topic
 
     def key(self, seq: int) -> str:
-        """The key of message `seq` if messages are `keyed`, and its label if they are `labelled`."""
+        """A text that is the key of message `seq` if messages are `keyed`, and its label if they are `labelled`."""
         return f"{self.topic}.{seq}"
 
     def name(self, seq: int) -> str:
@@ -70,8 +70,8 @@ class SendJob:
 class SentMessages:
     """The outcome of all messages.
 
-    By sequence number: `dues` (epoch ms), `outcome`, and each n-th of the `ids`. By request: time of the answer
-    (epoch ms), duration (ms), number of messages. A problem is the first rejection or failure.
+    By sequence number: `dues` (epoch ms), `outcome`, and every n-th of the `ids`. By request: the time of the answer
+    (epoch ms), the duration (ms), and the number of messages. `problem` is the first rejection or failure.
     """
 
     dues: npt.NDArray[np.int64]
@@ -88,17 +88,17 @@ class SentMessages:
 
     @property
     def accepted(self) -> int:
-        """Messages that the server accepted."""
+        """The number of messages that the server accepted."""
         return int(np.count_nonzero(self.outcome == ACCEPTED))
 
     @property
     def seconds(self) -> float:
-        """From the first request to the last answer."""
+        """The seconds from the first request to the last answer."""
         return max((self.ended_ms - self.began_ms) / 1000, 1e-6)
 
     @property
     def rate(self) -> float:
-        """Messages accepted per second."""
+        """The number of messages accepted per second."""
         return self.accepted / self.seconds
 
 
@@ -155,7 +155,8 @@ class _Sender:
         return drafts
 
     async def batch(self, first: int, count: int, base_ms: int = 0, again: bool = False) -> None:
-        """Send one batch. `again`: if the server asks to come back later, retry, as a patient producer does."""
+        """Send one batch. `again`: if the server asks the client to try again later, retry, as a patient producer
+        does."""
         body = orjson.dumps({"messages": self.drafts(first, count, base_ms)})
         await self._post("/v1/messages:batch", body, first, count, again)
 
@@ -221,9 +222,10 @@ class _Sender:
 async def send_steadily(
     link: WorkerLink, job: SendJob, rate: float, every_ms: float = EVERY_MS, connections: int = 64
 ) -> SentMessages:
-    """Open loop: a batch at fixed intervals, whether or not earlier ones were answered.
+    """Open loop: send a batch at fixed intervals, whether or not earlier batches were answered.
 
-    Due times are relative to the scheduled time of a batch. Batches that leave more than 5 ms late are counted.
+    Due times are relative to the time at which the batch should be sent. Batches that are sent more than 5 ms late are
+    counted.
     """
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
@@ -244,7 +246,7 @@ async def send_steadily(
 
 
 async def fill(link: WorkerLink, job: SendJob, batch: int = 1000, connections: int = 4) -> SentMessages:
-    """Closed loop: batches as fast as the server accepts them."""
+    """Closed loop: send batches as fast as the server accepts them."""
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
         starts = iter(range(0, job.count, batch))
@@ -256,7 +258,7 @@ async def fill(link: WorkerLink, job: SendJob, batch: int = 1000, connections: i
 
 
 async def send_singly(link: WorkerLink, job: SendJob, connections: int = 32) -> SentMessages:
-    """Closed loop: one POST per message over `connections` connections."""
+    """Closed loop: send one POST per message, over `connections` connections."""
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
         began_ms = now_ms()

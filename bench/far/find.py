@@ -1,4 +1,4 @@
-"""`find`: looks messages up by key among very many with different keys, and measures the cost of the index."""
+"""`find`: looks up messages by key, among very many with different keys, and measures the cost of the index."""
 
 import numpy as np
 
@@ -25,9 +25,10 @@ def find(
     labelled: bool,
     at_rest: bool,
 ) -> ScenarioOutcome:
-    """`count` messages due within `days` days from `ahead_h` hours ahead on; then `looked_up` of them, by key.
+    """Schedule `count` messages that are due within `days` days, starting `ahead_h` hours from now; then look up
+    `looked_up` of them by key.
 
-    `at_rest`: after sealing and compaction, when they are measured, too. Without `indexed` there are no look-ups.
+    `at_rest`: do this, and measure the size, after sealing and compaction. Without `indexed` there are no look-ups.
     `labelled`: each message also has a unique label.
     """
     low = int(now_ms() + ahead_h * 3_600_000)

@@ -1,4 +1,4 @@
-"""`import`: imports very many messages from files, one per window, and measures the time and the later cost."""
+"""`import`: imports very many messages from files, one file per window, and measures the time and the later cost."""
 
 import math
 import shutil
@@ -27,20 +27,20 @@ from duemq.dev.servers.usage import holder
 
 _SINGLES, _BULK = 1_000, 10_000
 _WINDOWS_ASKED = 1_000
-_SPARE_S, _FEWEST_PER_S = 120.0, 100_000  # before the first window begins: for all earlier steps
-_CHANGES_S = 180.0  # for look-ups and cancels
+_SPARE_S, _FEWEST_PER_S = 120.0, 100_000  # time for all earlier steps, before the first window begins
+_CHANGES_S = 180.0  # time for look-ups and cancels
 _LOOK_EVERY_S = 0.5
-_NOT_COUNTED_MS = 2_000  # due so shortly before the end of the reading that it may be in flight
+_NOT_COUNTED_MS = 2_000  # a message due this shortly before the reading ends may still be in flight
 _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 
 
 def import_windows(
     harness: Harness, *, count: int, days: float, deliver_s: float, link: bool = False
 ) -> ScenarioOutcome:
-    """About `count` messages over `days` days, one file per half hour, are imported in one go.
+    """Import about `count` messages over `days` days in one go, with one file per half hour.
 
-    Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the next window (0: none). `link`:
-    write files that duemq can link instead of copying.
+    Then do a kill -9, a restart, look-ups and cancels, and read the first `deliver_s` seconds of the next window (0:
+    skip this). `link`: write files that duemq can link instead of copying.
     """
     if harness.site.folder is None:
         raise SiteError(f"the server at {harness.site.url} is not ours: it would not read the files from here")
@@ -100,7 +100,8 @@ def _growth(before: int, after: int) -> float:
 
 
 def _run(harness: Harness, plan: FilePlan, folder: Path, link: bool) -> float:
-    """Run `duemq import` on all files; returns the seconds until all are imported. Raises SiteError with its output."""
+    """Run `duemq import` on all files; return the seconds until all were imported. Raises SiteError with the command's
+    output."""
     command = [sys.executable, "-P", "-c", _START, "import", "--url", harness.site.url, *["--link"][:link], str(folder)]
     began = time.monotonic()
     with tempfile.TemporaryFile() as output, harness.screen.phase("importing", plan.count) as advance:
@@ -126,7 +127,8 @@ def _pending(harness: Harness) -> int:
 
 
 def _ids(harness: Harness, plan: FilePlan, count: int, untouched: int) -> list[str]:
-    """Ids of imported messages from many windows, except those up to `untouched`, which is delivered unchanged."""
+    """The ids of imported messages from many windows after the window `untouched`, because that one is delivered
+    without changes."""
     random = np.random.default_rng(plan.seed)
     if untouched + 1 >= plan.files:
         raise SiteError("importing took so long that no window is left to be asked for")
@@ -147,7 +149,7 @@ def _ids(harness: Harness, plan: FilePlan, count: int, untouched: int) -> list[s
 
 
 def _read_window(harness: Harness, plan: FilePlan, number: int, seconds: float) -> tuple[Figure, ...]:
-    """The beginning of a window, read while it is delivered, and compared with its file."""
+    """Read the beginning of a window while it is being delivered, and compare it with the window's file."""
     reader = harness.reader()
     harness.sleep_until(plan.window(number) + seconds * 1000, "until a window has been delivered for a while")
     counted_until = now_ms() - _NOT_COUNTED_MS
@@ -159,7 +161,8 @@ def _read_window(harness: Harness, plan: FilePlan, number: int, seconds: float) 
 
 
 def judged(plan: FilePlan, number: int, received: ReceivedRecords, counted_until_ms: float) -> tuple[Figure, ...]:
-    """The records read from file `number`, compared with those due by then; of earlier files only errors."""
+    """Compare the records that were read with the messages in file `number` that were due by then. For earlier files,
+    check only for wrong records."""
     dues = np.concatenate([plan.dues(each) for each in range(number + 1)])
     first = number * plan.rows
     expected = first + np.flatnonzero(dues[first:] < counted_until_ms)

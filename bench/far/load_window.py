@@ -1,4 +1,4 @@
-"""`load`: a very full window is sealed and loaded again during a steady stream: how late is the stream?"""
+"""`load`: a very full window is sealed, and loaded again, during a steady stream. How late is the stream?"""
 
 import math
 import time
@@ -16,22 +16,24 @@ from duemq.bench.system.system import SiteError
 
 WINDOW_MS = 1_800_000
 _IDS = 1_000
-_FEWEST_PER_S = 10_000  # filled, sealed or loaded on a slow machine
-_QUIET_S = 15.0  # before the load and after it
+_FEWEST_PER_S = 10_000  # messages filled, sealed or loaded on a slow machine
+_QUIET_S = 15.0  # time before and after the load
 _START_S = 5.0
-_AROUND_MS = 1_000.0  # margin around a span that does not count as quiet
+_AROUND_MS = 1_000.0  # margin around a span; this time does not count as quiet either
 
 
 def load(harness: Harness, *, count: int, rate: float) -> ScenarioOutcome:
-    """`count` messages for one window half an hour ahead are sealed, then loaded, each while `rate` messages/s are due.
+    """`count` messages for one window half an hour ahead are sealed, then loaded, in both cases while `rate` messages/s
+    are due.
 
-    In between is a kill -9, after which the server loads earlier, so that the bench need not wait for the window.
+    In between, the server is killed with kill -9 and started with an earlier time for loading, so that the bench need
+    not wait for the window.
     """
     folder = harness.site.folder
     if folder is None:
         raise SiteError(f"the server at {harness.site.url} is not ours: its delay files cannot be seen")
     patience_s = 60 + count / _FEWEST_PER_S
-    # Two windows after the sealing one: the first far window.
+    # The first far window: two windows after the one during which it is sealed.
     window = int(now_ms() + patience_s * 1000) // WINDOW_MS * WINDOW_MS + 2 * WINDOW_MS
     before = harness.site.bill()
     sent = harness.fill(harness.job(count, SendWindow(window, window + WINDOW_MS), max(count // _IDS, 1)), "filling")
@@ -72,11 +74,11 @@ def load(harness: Harness, *, count: int, rate: float) -> ScenarioOutcome:
 
 
 def _watch(harness: Harness, work: Work, within_s: float) -> Span:
-    """When this work happened. Raises SiteError if it does not happen."""
+    """Wait for this work on a window; return when it happened. Raises SiteError if it does not happen."""
 
     def meanwhile() -> None:
         harness.hear()
-        harness.site.bill()  # its process counts towards the server's memory
+        harness.site.bill()  # the memory of the process that does the work counts as the server's
 
     assert harness.site.folder is not None
     with harness.screen.phase(f"delivering, while a window is to {work}", 1):

@@ -1,4 +1,4 @@
-"""`pending`: very many messages that wait for weeks: the cost of each, a restart, look-ups and cancels."""
+"""`pending`: very many messages that wait for weeks. Measures the cost of each, a restart, look-ups and cancels."""
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients.send import SendWindow
@@ -15,9 +15,9 @@ _FEWEST_SEALED_PER_S = 20_000
 
 
 def pending(harness: Harness, *, count: int, ahead_h: float, days: float) -> ScenarioOutcome:
-    """`count` messages due within `days` days from `ahead_h` hours ahead on.
+    """Schedule `count` messages that are due within `days` days, starting `ahead_h` hours from now.
 
-    They are measured after sealing and compaction; then kill -9, a start, and look-ups and cancels.
+    Their cost is measured after sealing and compaction. Then follow a kill -9, a restart, look-ups and cancels.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
     before = harness.site.bill()
@@ -46,7 +46,7 @@ def pending(harness: Harness, *, count: int, ahead_h: float, days: float) -> Sce
     figures += waiting.changes(harness, waiting.sample(sent.ids, _SINGLES, _BULK, harness.setup.seed))
     cost = shared_figures.cost_figures(harness, before, sent.accepted)
     whole = {figure.key: figure for figure in cost}
-    # CPU is that of filling: the later steps are not per message.
+    # The CPU time is only for filling, because the later steps do not depend on the number of messages.
     figures += tuple(figure if figure.key.startswith("cpu") else whole[figure.key] for figure in spent)
     notes = shared_figures.notes(sent, cost)
     if not quiet:

@@ -1,4 +1,4 @@
-"""A steady stream during other work: how does that work affect its lateness?"""
+"""A steady stream during other work, which shows how that work affects the stream's lateness."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _LASTS_S = 3_600.0
 
 
 class LoadStream:
-    """Sends and reads from its creation until `end`. The harness has to be polled in between."""
+    """Sends and reads messages from its creation until `end`. In between, the harness must be polled."""
 
     def __init__(self, harness: Harness, name: str, rate: float) -> None:
         self._harness, self._topic = harness, f"{harness.topic}.{name}"
@@ -37,7 +37,7 @@ class LoadStream:
 
 
 def during(counts: Tally, spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
-    """Which deliveries were due within one of the spans."""
+    """A mask of the deliveries that were due within one of the spans."""
     due = counts.at_ms - counts.lateness_ms
     inside = np.zeros(len(due), np.bool_)
     for span in spans:
@@ -46,7 +46,7 @@ def during(counts: Tally, spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
 
 
 def lateness_figures(prefix: str, text: str, sample: npt.NDArray[np.float64]) -> tuple[Figure, ...]:
-    """p50, p99 and max, ms."""
+    """Figures for p50, p99 and max, ms."""
     values = spread(sample)
     return tuple(
         Figure(f"{prefix}_{key}", f"{text} {key}", getattr(values, key), "ms") for key in ("p50", "p99", "max")
@@ -54,13 +54,13 @@ def lateness_figures(prefix: str, text: str, sample: npt.NDArray[np.float64]) ->
 
 
 def ratio(sample: npt.NDArray[np.float64], usual: npt.NDArray[np.float64]) -> float:
-    """The p99 of one sample divided by that of another; NaN without samples."""
+    """The p99 of one sample divided by the p99 of another; NaN if there is no other sample."""
     sample_spread, usual_spread = spread(sample), spread(usual)
     return sample_spread.p99 / usual_spread.p99 if usual_spread.p99 > 0 else float("nan")
 
 
 def joined(*tallies: Tally) -> Tally:
-    """Several streams as one."""
+    """Several streams' tallies as one."""
 
     def total(name: str) -> int:
         return sum(getattr(each, name) for each in tallies)

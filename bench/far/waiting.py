@@ -1,4 +1,4 @@
-"""Shared by the scenarios of the far future: a restart, look-ups, cancels, and a stream during these."""
+"""Steps that the scenarios for the far future share: a restart, look-ups, cancels, and a stream during these."""
 
 import math
 import time
@@ -27,7 +27,7 @@ _SHOWN = (("p50", "p50"), ("p99", "p99"), ("max", "max"))
 
 @dataclass(frozen=True, slots=True)
 class WaitingSample:
-    """Ids of waiting messages for each operation; no id is in two of them."""
+    """The ids of waiting messages for each operation; no id is in more than one list."""
 
     looked_up: list[str]
     cancelled: list[str]
@@ -35,7 +35,7 @@ class WaitingSample:
 
 
 def sample(ids: list[str], singles: int, bulk: int, seed: int) -> WaitingSample:
-    """Random ids; fewer of each kind if there are not enough."""
+    """Choose random ids; fewer for each operation if there are not enough."""
     real_ids = np.array([each for each in ids if each])
     drawn = np.random.default_rng(seed).permutation(real_ids).tolist()
     share = min(1.0, len(drawn) / (2 * singles + bulk))
@@ -44,7 +44,7 @@ def sample(ids: list[str], singles: int, bulk: int, seed: int) -> WaitingSample:
 
 
 def far_figures(harness: Harness) -> tuple[Figure, ...]:
-    """Figures of the messages in delay files; none for a foreign site."""
+    """Figures about the messages in delay files; none for a foreign site."""
     if harness.site.folder is None:
         return ()
     files = delay_files.counts(harness.site.folder).files
@@ -54,7 +54,7 @@ def far_figures(harness: Harness) -> tuple[Figure, ...]:
 
 
 def restart(harness: Harness, ids: list[str]) -> tuple[Figure, ...]:
-    """kill -9 and start again, with its duration. Does nothing for a foreign site."""
+    """Kill the site with kill -9, start it again, and measure how long this takes. Does nothing for a foreign site."""
     if not harness.site.own:
         return ()
     harness.site.bill()
@@ -70,7 +70,8 @@ def restart(harness: Harness, ids: list[str]) -> tuple[Figure, ...]:
 
 
 def changes(harness: Harness, chosen: WaitingSample) -> tuple[Figure, ...]:
-    """Look up, cancel one by one and cancel in bulk, during a stream of 200 messages/s that are due soon."""
+    """Look up messages, cancel them one by one, and cancel in bulk, during a stream of 200 messages/s that are due
+    soon."""
     stream = LoadStream(harness, "beside", _STREAM_PER_S)
     harness.sleep_until(now_ms() + _ALONE_S * 1000, "the stream alone")
     began = now_ms()

@@ -1,4 +1,5 @@
-"""`wheel`: the memory of the counting wheel alone, and the cost of a message in it. No server, no store."""
+"""`wheel`: measures the memory of the counting wheel alone, and the cost of a message in it, without a server or
+store."""
 
 import time
 import tracemalloc
@@ -31,12 +32,12 @@ class _Store:
         np.add.at(self._counts, dues - _START_MS, 1)
 
     def rows(self, start: int, end: int) -> Dues:
-        """The dues of the rows in [start, end), in order."""
+        """The due times of the rows in [start, end), in order."""
         return np.repeat(np.arange(start, end), self._counts[start - _START_MS : end - _START_MS])
 
 
 class _Clock:
-    """Time per kind of call, and per message."""
+    """Measures the time per kind of call, and per message."""
 
     def __init__(self) -> None:
         self.ns: defaultdict[str, int] = defaultdict(int)
@@ -52,11 +53,11 @@ class _Clock:
         self.messages[call] += messages
 
     def read(self) -> None:
-        """Does nothing: the clock measures only around calls."""
+        """Does nothing, because the clock measures only calls."""
 
 
 class _Scales:
-    """Bytes allocated by the wheel's own code, and additional bytes needed during one call."""
+    """Measures the bytes that the wheel's own code has allocated, and the additional bytes needed during one call."""
 
     def __init__(self) -> None:
         self.wheel_bytes, self.beside = 0, 0
@@ -75,10 +76,11 @@ class _Scales:
 
 
 def wheel(screen: ProgressScreen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
-    """`count` messages due within 30 minutes are counted in, and delivered as time passes, while as many are added for
-    the next 30 minutes: `count` are pending all the time. Once by the clock, once with all allocations traced.
+    """Add `count` messages that are due within 30 minutes to the wheel, and deliver them as time passes. As many
+    messages are added for the next 30 minutes, so `count` are pending all the time. The run is made twice: first the
+    time is measured, then all allocations are traced.
 
-    `tick_ms`: how often the wheel is asked, and so how much is due at a time.
+    `tick_ms`: how often the wheel is asked for due messages, which determines how many are due at a time.
     """
     clock, scales = _Clock(), _Scales()
     with screen.phase("wheel, by the clock", 2 * count) as advance:
@@ -105,12 +107,12 @@ def wheel(screen: ProgressScreen, *, count: int, tick_ms: int = 100) -> Scenario
 
 
 def _play(count: int, tick_ms: int, gauge: _Clock | _Scales, advance: Advance) -> int:
-    """The whole run; returns how often the wheel was wrong about due messages."""
+    """Make one run; return how often the wheel was wrong about due messages."""
     random = np.random.default_rng(1)
     store, wheel = _Store(), Wheel()
     per_tick = max(count * tick_ms // _WINDOW_MS, 1)
     ticks = range(_START_MS, _START_MS + _WINDOW_MS, tick_ms)
-    for number, now in enumerate(ticks):  # the half hour before
+    for number, now in enumerate(ticks):  # the half hour before the messages are due
         dues = now + random.integers(0, tick_ms, per_tick)
         store.add(dues)
         with gauge.around("add", per_tick):
@@ -146,6 +148,6 @@ def _expand(wheel: Wheel, store: _Store, now: int, gauge: _Clock | _Scales) -> N
         rows = store.rows(slot.start, slot.end)
         with gauge.around("expand", len(rows)):
             expansion = wheel.begin(slot)
-            for first in range(0, len(rows), 2_000):  # as the shard does
+            for first in range(0, len(rows), 2_000):  # in parts, as the shard does it
                 expansion.feed(rows[first : first + 2_000])
             expansion.finish()

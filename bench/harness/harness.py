@@ -1,4 +1,4 @@
-"""The environment of a scenario: a site, a separate topic, and the processes that send and read."""
+"""The environment for a scenario: a site, a separate topic, and the processes that send and read."""
 
 import secrets
 import time
@@ -26,18 +26,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOOK_EVERY_S = 0.05
-_LINGER_S = 2.0  # after the last expected message, for duplicates
-_PATIENCE_S = 15.0  # without any progress after the last one was due: the rest counts as lost
-_SETTLED_S = 15.0  # a window that has not grown for ten seconds is sealed: less would end before that began
+_LINGER_S = 2.0  # waiting for duplicates after the last expected message
+_PATIENCE_S = 15.0  # without progress, after the last message was due; then the rest counts as lost
+_SETTLED_S = 15.0  # sealing begins once a window has not grown for ten seconds: wait longer
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The options common to all scenarios. `url`: measure that server; otherwise each run starts one, on `data` if
-    given.
+    """The options that all scenarios have. `url`: measure the server at this URL; otherwise each run starts a server,
+    with the folder `data` if set.
 
-    `on`: embedded, kafka or kafka3; `shards` and `nodes`: of the started system, None for the default; `settings`: its
-    other settings, by `section.key`. `traced`: see `SendJob`. `by`: how clients send and read.
+    `on`: embedded, kafka or kafka3; `shards` and `nodes`: how many the started system has (None: the default);
+    `settings`: the started system's other settings, by `section.key`. `traced`: see `SendJob`. `by`: how clients send
+    and read.
     """
 
     url: str | None = None
@@ -62,13 +63,14 @@ def _site(setup: Setup) -> Site:
 
 
 def layout(setup: Setup) -> SystemLayout:
-    """The cluster that a setup requests. Raises KeyError for the embedded bus."""
+    """The layout of the cluster that a setup asks for. Raises KeyError for the embedded bus."""
     chosen = LAYOUTS[setup.on]
     return chosen if setup.nodes is None else replace(chosen, nodes=setup.nodes)
 
 
 class Harness:
-    """A context manager around one run: entered, the site accepts messages; left, it and all workers have ended."""
+    """A context manager for one run. On entry, the site accepts messages; after the exit, the site and all workers have
+    ended."""
 
     def __init__(self, setup: Setup, screen: ProgressScreen) -> None:
         self.setup, self.screen = setup, screen
@@ -97,7 +99,7 @@ class Harness:
 
     @property
     def url(self) -> str:
-        """How clients that measure reach the site."""
+        """The URL by which measuring clients reach the site."""
         return PREFIX + self.site.url if self.setup.by == "frames" else self.site.url
 
     def job(
@@ -113,13 +115,13 @@ class Harness:
     def spawn(
         self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
     ) -> BenchWorker[R]:
-        """Start a process; it ends with the harness."""
+        """Start a process that ends with the harness."""
         worker = BenchWorker(job, *args, **kwargs)
         self._workers.append(worker)
         return worker
 
     def wait(self, worker: BenchWorker[R], text: str, total: int) -> R:
-        """Show a worker's progress until it is done; returns its result."""
+        """Show a worker's progress until it is done; return its result."""
         with self.screen.phase(text, total) as advance:
             while not worker.poll(_LOOK_EVERY_S):
                 advance(worker.count)
@@ -127,16 +129,16 @@ class Harness:
         return worker.result()
 
     def hear(self) -> None:
-        """Receive the output of all workers: a pipe that is not read fills up, and blocks its worker."""
+        """Receive the output of all workers, because a pipe that is not read fills up and blocks its worker."""
         for worker in self._workers:
             worker.poll()
 
     def fill(self, job: SendJob, text: str, batch: int = 1000, connections: int = 4) -> SentMessages:
-        """Send all of a job as fast as the server accepts it."""
+        """Send all messages of a job as fast as the server accepts them."""
         return self.wait(self.spawn(send.fill, job, batch, connections), text, job.count)
 
     def reader(self, keep_ids: bool = False) -> BenchWorker[ReceivedRecords]:
-        """Start the consumer of this run's topic."""
+        """Start a consumer of this run's topic."""
         return self.read(self.topic, keep_ids)
 
     def read(self, topic: str, keep_ids: bool = False) -> BenchWorker[ReceivedRecords]:
@@ -144,7 +146,7 @@ class Harness:
         return self.spawn(self.site.source.read, topic, keep_ids)
 
     def watch(self, reader: BenchWorker[ReceivedRecords], text: str, total: int, until: Callable[[], bool]) -> None:
-        """Show the reader's count until the condition holds. Raises WorkerError if the reader died."""
+        """Show the reader's count until the condition is true. Raises WorkerError if the reader died."""
         with self.screen.phase(text, total) as advance:
             while not until():
                 if reader.poll(_LOOK_EVERY_S):
@@ -156,7 +158,7 @@ class Harness:
     def finish(
         self, reader: BenchWorker[ReceivedRecords], expected: int, last_due_ms: float, text: str = "reading"
     ) -> ReceivedRecords:
-        """Wait for everything expected, and a little longer for duplicates; returns the records read."""
+        """Wait for all expected messages, and a little longer for duplicates; return the records that were read."""
         last_count, moved_at = -1, time.monotonic()
 
         def over() -> bool:
@@ -171,7 +173,7 @@ class Harness:
         return reader.result()
 
     def sleep_until(self, at_ms: float, text: str) -> None:
-        """Let time pass, with a progress bar."""
+        """Wait until `at_ms`, with a progress bar."""
         total = max(int(at_ms - now_ms()), 0)
         with self.screen.phase(f"{text} (ms)", total) as advance:
             while (left := at_ms - now_ms()) > 0:
@@ -179,7 +181,8 @@ class Harness:
                 time.sleep(min(left / 1000, 0.2))
 
     def sleep_while(self, condition: Callable[[], bool], within_s: float, text: str) -> None:
-        """Ask once a second. Raises SiteError if the condition still holds after `within_s`."""
+        """Check the condition once a second, until it is false. Raises SiteError if it is still true after
+        `within_s`."""
         give_up_at = time.monotonic() + within_s
         with self.screen.phase(text, 1):
             while condition():
@@ -189,22 +192,23 @@ class Harness:
                 self.hear()
 
     def wait_until_quiet(self, within_s: float = 180.0) -> bool:
-        """Wait until the data folder has kept its size (within 1 %) for 15 s without sealing; False if it does not."""
+        """Wait until the data folder's size has stayed the same (within 1 %) for 15 s without sealing. Returns False if
+        this does not happen."""
         size, files, since = self.site.disk_bytes() or 0, 0, time.monotonic()
         give_up_at = since + within_s
         with self.screen.phase("waiting until sealing and compaction have ended", 1):
             while (quiet_s := time.monotonic() - since) < _SETTLED_S and time.monotonic() < give_up_at:
                 time.sleep(0.5)
                 self.hear()
-                self.site.bill()  # of the processes that seal, too
+                self.site.bill()  # includes the processes that seal
                 now, far = self.site.disk_bytes() or 0, delay_files.counts(self.site.folder)
                 if abs(now - size) > size / 100 or far.work or far.files != files:
                     size, files, since = now, far.files, time.monotonic()
         return quiet_s >= _SETTLED_S
 
     def missing(self, ids: list[str], at_most: int = 500) -> int:
-        """How many messages in a sample of accepted ones the site does not know as scheduled."""
-        accepted_ids = [each for each in ids if each]  # a refused one has no id
+        """How many messages, in a sample of accepted messages, the site does not report as scheduled."""
+        accepted_ids = [each for each in ids if each]  # a refused message has no id
         sample = accepted_ids[:: max(len(accepted_ids) // at_most, 1)]
         return sum(not self._is_scheduled(each) for each in sample)
 

@@ -1,4 +1,4 @@
-"""Progress on a terminal: one bar for the current phase."""
+"""Shows progress on a terminal, with one bar for the current phase."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ Advance = Callable[[int], None]
 
 
 class _Rate(ProgressColumn):
-    """Rate per second over the last half minute."""
+    """The rate per second during the last half minute."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -19,14 +19,14 @@ class _Rate(ProgressColumn):
 
 
 class ProgressScreen:
-    """Shows progress and results. Off a terminal it writes one line per phase."""
+    """Shows progress and results. If the output is not a terminal, it writes one line per phase."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
     @contextmanager
     def phase(self, text: str, total: int) -> Iterator[Advance]:
-        """A bar of `total` messages; the returned function sets how many are done."""
+        """Show a bar for `total` messages. The yielded function sets how many are done."""
         if not self.console.is_terminal:
             self.console.print(f"  {text}", highlight=False)
             yield lambda _done: None
@@ -38,7 +38,7 @@ class ProgressScreen:
             _Rate(),
             TimeElapsedColumn(),
         )
-        # Four updates a second: the two cores belong to the server and its clients.
+        # Only four updates a second, to leave the machine's two cores to the server and its clients.
         with Progress(*columns, console=self.console, transient=True, refresh_per_second=4) as progress:
             task = progress.add_task(text, total=total)
             yield lambda done: progress.update(task, completed=min(done, total))

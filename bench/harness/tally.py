@@ -1,4 +1,4 @@
-"""Compares the messages sent with those read. Every message is counted."""
+"""Compares the messages that were sent with those that were read. Every message is counted."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
 @dataclass(frozen=True, slots=True)
 class LatenessSpread:
-    """Quantiles of a sample, in the sample's unit. Each is a value that occurred, never interpolated."""
+    """Quantiles of a sample, in the sample's unit. Each quantile is a value in the sample, never interpolated."""
 
     p50: float
     p90: float
@@ -25,11 +25,12 @@ class LatenessSpread:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The outcome of the messages, and the lateness of those delivered.
+    """The outcome of the messages, and the lateness of delivered messages.
 
-    `lateness_ms` and `at_ms`: of first deliveries, in reading order. `lost`: accepted, never read. `duplicate`:
-    readings beyond the first. `early`: read before due. `unasked`: read although it was refused or never sent.
-    `wrong_due`: the record has another due time than requested.
+    `lateness_ms` and `at_ms`: lateness and time (epoch ms) of each message's first delivery, in reading order. The
+    other fields are counts of messages. `lost`: accepted but never read. `duplicate`: read again after the first time.
+    `early`: read before they were due. `unasked`: read although they were refused or never sent. `wrong_due`: read with
+    a due time that was not requested.
     """
 
     accepted: int
@@ -52,7 +53,8 @@ def spread(sample: npt.NDArray[np.float64]) -> LatenessSpread:
 
 
 def tally(sent: SentMessages, received: ReceivedRecords) -> Tally:
-    """Compare by sequence number. A message of unknown acceptance may or may not be delivered, but only once."""
+    """Compare by sequence number. If it is unknown whether a message was accepted, it may be delivered or not, but only
+    once."""
     ours = (received.seq >= 0) & (received.seq < len(sent.dues))
     seq, due, at = received.seq[ours], received.due[ours], received.at[ours]
     times = np.bincount(seq, minlength=len(sent.dues))
@@ -72,7 +74,8 @@ def tally(sent: SentMessages, received: ReceivedRecords) -> Tally:
 
 
 def out_of_order(received: ReceivedRecords) -> int:
-    """Number of records after one of their shard, on their partition, with a higher key (due, offset, row)."""
+    """The number of records that come after a record from the same shard, on the same partition, with a higher key
+    (due, offset, row)."""
     highest: dict[tuple[int, int], tuple[int, int, int]] = {}
     wrong = 0
     for partition, text in zip(received.partition.tolist(), received.ids, strict=True):

@@ -1,4 +1,4 @@
-"""The scenarios with their parameters, and the targets that duemq has set itself."""
+"""The scenarios with their parameters, and the targets that duemq has set for itself."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -62,21 +62,21 @@ ALONE: dict[str, Callable[..., ScenarioOutcome]] = {"wheel": wheel}
 
 @dataclass(frozen=True, slots=True)
 class BenchStep:
-    """One scenario with its parameters (keyword arguments of its function) and targets by figure key."""
+    """One scenario with its parameters (keyword arguments for its function), and its targets by figure key."""
 
     name: str
     title: str
     parameters: Mapping[str, Any]
     targets: Mapping[str, Target] = field(default_factory=dict)
-    shards: int | None = None  # shards of the started system for this step, whatever the setup says
-    nodes: int | None = None  # nodes of the cluster, unless the setup sets them
+    shards: int | None = None  # shards in the started system for this step; overrides the setup
+    nodes: int | None = None  # nodes in the cluster, unless the setup sets the number
     settings: Mapping[str, str] = field(
         default_factory=dict
-    )  # settings of the started system; the setup's take precedence
+    )  # settings of the started system; the setup's settings take precedence
 
 
 def run(step: BenchStep, setup: Setup, runs: int, screen: ProgressScreen) -> ScenarioResult:
-    """Run a step `runs` times, each on a new site and folder unless the setup names them."""
+    """Run a step `runs` times, each time with a new site and folder, unless the setup specifies them."""
     setup = replace(
         setup, shards=step.shards or setup.shards, nodes=setup.nodes or step.nodes,
         settings={**step.settings, **setup.settings},
@@ -90,14 +90,14 @@ def run(step: BenchStep, setup: Setup, runs: int, screen: ProgressScreen) -> Sce
         else:
             with Harness(setup, screen) as harness:
                 outcome = SCENARIOS[step.name](harness, **step.parameters)
-        # A foreign site reports neither memory nor a restart time: drop those targets.
+        # A foreign site reports neither memory nor a restart time, so drop those targets.
         keys = {figure.key for figure in outcome.figures}
         outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in keys}))
     return ScenarioResult(step.name, step.title, step.parameters, tuple(outcomes))
 
 
 def steady_step(rate: int, seconds: int, targets: Mapping[str, Target], every_ms: float = EVERY_MS) -> BenchStep:
-    """A stream that must be accepted in full."""
+    """A stream. Every message in it must be accepted."""
     parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0, "every_ms": every_ms}
     title = f"steady: {rate:,} msg/s for {seconds} s, due 5 to 20 s ahead"
     title += "" if every_ms == EVERY_MS else f", a batch every {every_ms:g} ms"
@@ -105,18 +105,18 @@ def steady_step(rate: int, seconds: int, targets: Mapping[str, Target], every_ms
 
 
 def hot_step(count: int, targets: Mapping[str, Target], kill_at: float | None = None) -> BenchStep:
-    """A hot second, undisturbed or with a kill -9."""
+    """A hot second, without a disturbance or with a kill -9."""
     title = f"hot second: {count:,} due at once" + (f", kill -9 after {kill_at:.0f} %" if kill_at else "")
     return BenchStep("hot-second", title, {"count": count, "kill_at": kill_at}, targets)
 
 
 def drain_step(count: int, targets: Mapping[str, Target]) -> BenchStep:
-    """A backlog that fell due while delivery was stopped."""
+    """A backlog of messages that fell due while delivery was stopped."""
     return BenchStep("drain", f"drain: {count:,} overdue at start", {"count": count}, targets)
 
 
 def start_step(starts: int, targets: Mapping[str, Target]) -> BenchStep:
-    """Starts of each kind of process with an empty folder."""
+    """Starts of each kind of process, with an empty folder."""
     return BenchStep("start", f"start: {starts} of each kind, with an empty folder", {"starts": starts}, targets)
 
 
@@ -133,7 +133,7 @@ def batches_step(count: int, targets: Mapping[str, Target], batch: int = 1_000, 
 
 
 def race_step(count: int) -> BenchStep:
-    """Cancels around the moment of delivery: every answer must be true, whichever it is."""
+    """Cancels around the time of delivery. Any answer is allowed, but it must be true."""
     parameters = {"count": count, "spread_ms": 200.0, "over_s": 5.0}
     return BenchStep("cancel-race", f"cancel race: {count:,} within ±200 ms of due", parameters)
 
@@ -141,13 +141,13 @@ def race_step(count: int) -> BenchStep:
 def cancel_step(
     count: int, targets: Mapping[str, Target], singles: int = 1_000, batch: int = 1_000, connections: int = 4
 ) -> BenchStep:
-    """Of `count` pending, some are cancelled one by one, then half of the others in bulk."""
+    """Of `count` pending messages, some are cancelled one by one, then half of the others in bulk."""
     parameters = {"count": count, "singles": singles, "batch": batch, "connections": connections}
     return BenchStep("cancel", "cancel: single on an idle node, and in bulk", parameters, targets)
 
 
 def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: Mapping[str, Target]) -> BenchStep:
-    """Single cancels by this many callers at a time, by id or by name."""
+    """Single cancels by these numbers of concurrent callers, by id or by name."""
     title = f"cancel by {'name' if by_name else 'id'}, {', '.join(map(str, callers))} at a time"
     return BenchStep("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
 
@@ -170,14 +170,15 @@ def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, .
 
 
 def beside_bad_step(endpoints: int, rate: int, seconds: int) -> BenchStep:
-    """Messages sent to very many HTTP destinations, three of which are bad."""
+    """Messages sent to very many HTTP destinations. Three of these destinations are bad."""
     title = f"relay to {endpoints} endpoints, {rate:,} messages/s in all: without and beside three bad ones"
     parameters = {"endpoints": endpoints, "rate": rate, "seconds": seconds}
     return BenchStep("relay-beside-bad", title, parameters, settings=_RELAYING)
 
 
 def everything(quick: bool) -> list[BenchStep]:
-    """All figures of the embedded bus in docs/explain/benchmarks.md, in order; `quick`: a tenth of the messages."""
+    """The steps for all figures of the embedded bus in docs/explain/benchmarks.md, in order. `quick`: a tenth of the
+    messages."""
     part = 10 if quick else 1
     seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
     cancels = {f"rate_{callers}": Target(rate, at_least=True) for callers, rate in ((1, 800), (8, 4_000), (64, 12_000))}

@@ -9,7 +9,7 @@ _WAITING = {"get_p99": Target(20), "cancel_p99": Target(20), "serving_s": Target
 
 
 def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> BenchStep:
-    """Messages sent batch by batch."""
+    """Messages that wait for weeks; they are sent in batches."""
     targets = {
         "fill_rate": Target(50_000, at_least=True),
         "rss_peak_mib": Target(600),
@@ -21,20 +21,20 @@ def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> B
 
 
 def load_step(count: int, rate: float = 2_000) -> BenchStep:
-    """A full window."""
+    """A very full window that is sealed and loaded again."""
     title = f"load: a window of {count:,}, while {rate:,.0f} msg/s are delivered"
-    # One window ahead instead of two, to wait as short as possible.
+    # One window ahead instead of two, to wait as little as possible.
     settings = {"delay_files.seal_windows": "1", "delay_files.seal_rows": str(max(count // 2, 1))}
     return BenchStep("load", title, {"count": count, "rate": rate}, {"late_p99": Target(100)}, settings=settings)
 
 
 def wheel_step(count: int) -> BenchStep:
-    """The wheel alone."""
+    """The wheel alone, without a server."""
     return BenchStep("wheel", f"wheel: {count:,} within 30 minutes", {"count": count}, {"held_kib": Target(1024)})
 
 
 def import_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> BenchStep:
-    """Messages imported from files."""
+    """Messages that are imported from files."""
     title = f"import: {count:,} from files, over {days:.3g} days"
     title += ", linked" if link else ""
     parameters = {"count": count, "days": days, "deliver_s": deliver_s, "link": link}
@@ -45,7 +45,7 @@ def find_step(
     count: int, looked_up: int = 2_000, ahead_h: float = _AHEAD_H, days: float = DAYS, *,
     indexed: bool = True, labelled: bool = False, at_rest: bool = True,
 ) -> BenchStep:  # fmt: skip
-    """Messages with different keys, found by key; without `indexed` only their cost."""
+    """Messages with different keys, which are found by key. Without `indexed`, only their cost is measured."""
     title = f"find: {count:,} over {days:.3g} days" + (", labelled" if labelled else "")
     title += "" if indexed else ", without an index"
     parameters = {
@@ -57,8 +57,8 @@ def find_step(
 
 
 def everything(quick: bool) -> list[BenchStep]:
-    """All figures of the far future in docs/explain/benchmarks.md; `quick`: hundreds of thousands instead of
-    millions."""
+    """The steps for all figures of the far future in docs/explain/benchmarks.md. `quick`: hundreds of thousands of
+    messages instead of millions."""
     if quick:
         return [
             pending_step(50_000, days=1 / 24),

@@ -1,5 +1,5 @@
-"""The steps of `duemq bench all` on Kafka, and their targets; docs/explain/benchmarks.md shows the plain ceiling,
-too."""
+"""The steps of `duemq bench all` on Kafka, and their targets. docs/explain/benchmarks.md also shows the ceiling of
+plain Kafka clients."""
 
 from duemq.bench.plans.bench_steps import (
     BenchStep,
@@ -17,7 +17,8 @@ from duemq.bench.system.bad_topic import KINDS, OF_THREE
 
 
 def everything(quick: bool, brokers: int) -> list[BenchStep]:
-    """All steps on one broker; on three the measured ones, and bad topics. On both one step with 16 shards.
+    """On one broker: all steps. On three brokers: the same steps without targets, and bad topics. In both cases, one
+    step has 16 shards.
 
     `quick`: a tenth of the messages.
     """
@@ -50,25 +51,25 @@ def everything(quick: bool, brokers: int) -> list[BenchStep]:
 
 
 def on_16_shards(step: BenchStep) -> BenchStep:
-    """The same step with 16 shards, which may cost at most 1.5 times as much as one."""
+    """The same step with 16 shards, which may cost at most 1.5 times as much as with one shard."""
     return BenchStep(step.name, f"{step.title}, 16 shards", step.parameters, step.targets, shards=16)
 
 
 def consume_step(count: int, rounds: int = 5) -> BenchStep:
-    """One process that consumes, in each way."""
+    """One process that consumes, in each way in turn."""
     targets = {"consumer_rate": Target(15_000, at_least=True), "share_getmany": Target(0.6, at_least=True)}
     return BenchStep("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
 
 
 def bad_topics_step(rate: int, seconds: int, brokers: int) -> BenchStep:
-    """All kinds of bad topics that are possible with this many brokers."""
+    """All kinds of bad topics that this number of brokers allows."""
     kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
     title = f"beside bad topics: {rate:,} msg/s to a good one for {seconds} s"
     return BenchStep("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
 def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int) -> BenchStep:
-    """Bulk cancels next to a stream, while shards change hands."""
+    """Bulk cancels next to a stream, while shards move from node to node."""
     title = f"hand-overs: {count:,} cancels after a take-over, with {times} hand-overs between"
     parameters = {"count": count, "times": times, "rate": rate, "cancels_per_s": cancels_per_s}
     return BenchStep("hand-overs", title, parameters, nodes=2)

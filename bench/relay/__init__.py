@@ -1,1 +1,1 @@
-"""The measurements of `duemq bench relay`: messages sent to another system."""
+"""The measurements for `duemq bench relay`: messages that a relay sends to another system."""

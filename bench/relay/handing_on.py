@@ -1,4 +1,4 @@
-"""`relay`: throughput and lateness of a relay, compared with the plain client of the same system."""
+"""`relay`: measures a relay's throughput and lateness, compared with the plain client for the same system."""
 
 import math
 import time
@@ -23,7 +23,7 @@ from duemq.dev.servers.usage import cpu_s
 
 _WINDOW = SendWindow(500, 1_500)
 _FILL_PER_S, _SPARE_S = 8_000, 3.0
-_BEGIN_S = 2.0  # until a new destination works
+_BEGIN_S = 2.0  # until a new destination is being served
 _PATIENCE_S = 20.0
 _LINGER_S = 1.0
 
@@ -38,7 +38,7 @@ class _Flow:
     figures: list[Figure] = field(default_factory=list)
 
     def of(self, received: ReceivedRecords) -> ReceivedRecords:
-        """The records of this flow: the due times of two flows never overlap."""
+        """The records that belong to this flow. The due times of different flows never overlap."""
         low, high = int(self.sent.dues.min()), int(self.sent.dues.max())
         mine = (received.due >= low) & (received.due <= high)
         return replace(
@@ -48,7 +48,7 @@ class _Flow:
 
 
 class _RelayRun:
-    """The relay of a harness, and the system that it sends messages to."""
+    """A harness's relay, and the system to which it sends messages."""
 
     def __init__(self, harness: Harness, system: Receiver, own_sink: bool) -> None:
         self.harness, self.system = harness, system
@@ -62,12 +62,12 @@ class _RelayRun:
         self.accepted = 0
 
     def cpu(self) -> tuple[float, float]:
-        """CPU s of the server, and of the other system; NaN if their processes are not visible to us."""
+        """CPU seconds of the server, and of the other system; NaN for a process that is not visible to us."""
         bill, other = self.harness.site.bill(), server_cpu_s(self.system.url)
         return math.nan if bill is None else cpu_s(bill, "server"), math.nan if other is None else other
 
     def until_handed_on(self, count: int, text: str) -> None:
-        """Wait until `count` more are accepted, or none for several seconds."""
+        """Wait until the other system has accepted `count` more messages, or has accepted none for several seconds."""
         self.accepted += count
         seen, moved_at = -1, time.monotonic()
         with self.harness.screen.phase(text, count) as advance:
@@ -95,7 +95,7 @@ class _RelayRun:
         return flow
 
     def at_once(self, count: int) -> _Flow:
-        """`count` messages due at one whole second."""
+        """Send `count` messages that are due at the same whole second."""
         harness = self.harness
         second = math.ceil(now_ms() / 1000 + count / _FILL_PER_S + _SPARE_S) * 1000
         sent = harness.fill(harness.job(count, SendWindow(second, second)), "filling")
@@ -120,7 +120,8 @@ class _RelayRun:
 def relay(
     harness: Harness, *, to: str, destination: str | None, count: int, rates: Sequence[int], seconds: float
 ) -> ScenarioOutcome:
-    """`rates` messages/s in turn for `seconds`; then `count` due at once. `destination`: URL of the other system."""
+    """Send messages at each of these `rates` (messages/s) in turn, for `seconds` each; then `count` messages that are
+    due at once. `destination`: the URL of the other system."""
     system = receiver(to, destination, harness.topic.replace(".", "-"))
     relaying = _RelayRun(harness, system, own_sink=to == "http" and destination is None)
     system.make()
@@ -161,7 +162,7 @@ def _plain(harness: Harness, to: str, system: Receiver, count: int) -> list[Figu
 
 
 def _at_the_sink(flows: Sequence[_Flow], received: ReceivedRecords) -> list[Figure]:
-    """Adds the sink's records to each flow; returns the counts of faults."""
+    """Compare each flow with the sink's records, and add figures to the flow; return the numbers of faults."""
     counts = [tally(flow.sent, flow.of(received)) for flow in flows]
     for flow, each in zip(flows, counts, strict=True):
         if flow.key == "burst":

@@ -1,4 +1,4 @@
-"""`relay --endpoints`: the lateness of good destinations without bad ones, and next to them."""
+"""`relay --endpoints`: measures the lateness of good destinations without bad destinations, and next to them."""
 
 import time
 from dataclasses import replace
@@ -21,13 +21,16 @@ from duemq.dev.servers.usage import Bill, cpu_s
 MAX_MOVED = 10.0  # percent
 _WINDOW = SendWindow(1_000, 2_000)
 _ROUNDS = 3
-_SETTLE_S = 3.0  # until a pause or its end has taken effect everywhere
+_SETTLE_S = 3.0  # until a pause, or the end of a pause, has taken effect everywhere
 _DRAIN_S = 3.0
 
 
 def relay_beside_bad(harness: Harness, *, endpoints: int, rate: int, seconds: float) -> ScenarioOutcome:
-    """Sends `rate` messages/s in all to `endpoints` destinations for `seconds`, alternately without and with three bad
-    ones: one refuses connections, one answers after 30 s, one answers 500. The good ones get the same number each time.
+    """Send `rate` messages/s in total to `endpoints` destinations for `seconds`, alternately without and with three bad
+    destinations.
+
+    One of these refuses connections, one answers after 30 s, and one answers 500. The good destinations get the same
+    number of messages each time.
     """
     port, good = free_port(), endpoints - 3
     receiving = harness.spawn(sink.listen, port)
@@ -43,7 +46,7 @@ def relay_beside_bad(harness: Harness, *, endpoints: int, rate: int, seconds: fl
     bad = relayed[good:]
     flows: dict[str, list[SentMessages]] = {"without": [], "beside": []}
     cpu: dict[str, float] = dict.fromkeys(flows, 0.0)
-    for number in range(_ROUNDS + 1):  # the first one is cold and does not count
+    for number in range(_ROUNDS + 1):  # the first round is a warm-up and does not count
         for way, topics in (("without", good), ("beside", endpoints)):
             for each in bad:
                 each.resume() if way == "beside" else each.pause()
@@ -63,7 +66,7 @@ def relay_beside_bad(harness: Harness, *, endpoints: int, rate: int, seconds: fl
 
 
 def _of_good(sent: SentMessages, topics: int, good: int) -> SentMessages:
-    """Without messages to bad destinations: these do not arrive."""
+    """Mark the messages to bad destinations as rejected, because they do not arrive."""
     seq = np.arange(len(sent.dues))
     return replace(sent, outcome=np.where(seq % topics < good, sent.outcome, REJECTED).astype(np.int8))
 

@@ -1,4 +1,5 @@
-"""The plain clients of the systems: the relay's library, payloads and number in flight, without anything else."""
+"""Plain clients for the systems. They have the relay's library, payloads and number of messages in flight, but nothing
+else."""
 
 import asyncio
 import time
@@ -9,13 +10,13 @@ from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.consumers import ConsumeCost
 from duemq.bench.clients.payloads import Payloads
 
-_PIPELINE = 500  # as many as in one of the relay's
+_PIPELINE = 500  # as many messages as in one of the relay's pipelines
 
 Payload = bytes
 
 
 async def http(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
-    """pyreqwest. `payloads`: their number, their size in bytes, and the seed."""
+    """Send with pyreqwest. `payloads`: their number, their size in bytes, and the seed."""
     from datetime import timedelta
 
     from pyreqwest.client import ClientBuilder
@@ -33,7 +34,7 @@ async def http(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, 
 
 
 async def rabbitmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
-    """pika with publisher confirms, persistent messages."""
+    """Send with pika: publisher confirms, persistent messages."""
     from pika import BasicProperties, URLParameters
     from pika.adapters.asyncio_connection import AsyncioConnection
 
@@ -78,7 +79,7 @@ async def rabbitmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, i
 
 
 async def nats(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
-    """nats-py, JetStream."""
+    """Send with nats-py to JetStream."""
     import nats as library
 
     client = await library.connect(url)
@@ -90,7 +91,7 @@ async def nats(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, 
 
 
 async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
-    """redis-py, pipelines of XADD one after another."""
+    """Send with redis-py, in pipelines of XADD, one pipeline after another."""
     from redis.asyncio import Redis
 
     async with Redis.from_url(url, protocol=2) as client:
@@ -105,12 +106,12 @@ async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int,
 
 
 async def rocketmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> ConsumeCost:
-    """Apache's client, `send_async`."""
+    """Send with Apache's client, by `send_async`."""
     from duemq.bench.relay.rocketmq import TOPIC, configuration
     from duemq.relay.rocketmq.client import Producer
 
     # isort: split
-    # After the module above, which prevents the client from opening a log file.
+    # Imported after the module above, which prevents the client from opening a log file.
     from rocketmq import Message
 
     producer = Producer(configuration(url), (TOPIC,))

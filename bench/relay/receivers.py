@@ -1,6 +1,7 @@
-"""Systems that a relay sends messages to, as a bench needs them: a place for messages, and their number there.
+"""The systems to which a relay sends messages. For a bench, each has a place for messages, and counts the messages
+there.
 
-Their clients are blocking. Each creates its queue or stream, and deletes it afterwards.
+The clients are blocking. Each creates its queue or stream, and deletes it afterwards.
 """
 
 import asyncio
@@ -25,19 +26,19 @@ DEFAULT_URLS = {
 
 
 class Receiver(Protocol):
-    """`url`: with user and password, if there are any. `name`: of the place. `at_once`: messages that the plain client
-    has in flight, as many as the relay by default."""
+    """`url`: the system's URL, with user and password if there are any. `name`: the name of the place. `at_once`: how
+    many messages the plain client has in flight, which is the relay's default."""
 
     url: str
     name: str
     at_once: int
 
     def options(self) -> dict[str, Any]:
-        """For the destination."""
+        """The options for declaring the destination."""
         ...
 
     def make(self) -> None:
-        """Raises SiteError."""
+        """Create the place for messages. Raises SiteError."""
         ...
 
     def count(self) -> int: ...
@@ -63,7 +64,7 @@ class Http:
 
 
 class RabbitMQ:
-    """A quorum queue."""
+    """A quorum queue in RabbitMQ."""
 
     at_once = 1_000
 
@@ -98,7 +99,7 @@ class RabbitMQ:
 
 
 class Nats:
-    """A stream."""
+    """A stream in NATS JetStream."""
 
     at_once = 500
 
@@ -172,7 +173,8 @@ RECEIVERS: dict[str, Callable[[str, str], Receiver]] = {
 
 
 def receiver(system: str, url: str | None, name: str) -> Receiver:
-    """`url`: None for the usual port of this machine, and for the bench's own sink."""
+    """The receiver for a system. `url`: None means the usual port on this machine or, for HTTP, the bench's own
+    sink."""
     return RECEIVERS[system](url or DEFAULT_URLS.get(system, ""), name)
 
 
@@ -183,14 +185,15 @@ def place(url: str) -> str:
 
 
 def credentials(url: str) -> dict[str, str]:
-    """The credentials in the URL, as a destination has them."""
+    """The credentials in the URL, in the form that a destination needs."""
     parts = urlsplit(url)
     secrets = {"username": parts.username, "password": parts.password}
     return {name: unquote(value) for name, value in secrets.items() if value}
 
 
 def server_cpu_s(url: str) -> float | None:
-    """CPU s of the process that listens at the URL; None if it is not on this machine or not visible to us."""
+    """CPU seconds of the process that listens at the URL; None if the process is not on this machine or not visible to
+    us."""
     port = urlsplit(url).port
     try:
         connections = psutil.net_connections("tcp")

@@ -1,4 +1,4 @@
-"""Destinations of the measured server, and their counters."""
+"""Destinations on the measured server, and their counters."""
 
 import math
 import re
@@ -16,17 +16,17 @@ _LATENESS = re.compile(
 )
 
 Buckets = Counter[float]
-"""Upper bound in ms -> number of messages up to that late."""
+"""Upper bound of the lateness in ms -> number of messages at or below the bound."""
 
 
 class RelayedDestination:
-    """One destination. `url`: of the server."""
+    """One destination. `url`: the server's URL."""
 
     def __init__(self, url: str, name: str) -> None:
         self._url, self.name = url, name
 
     def declare(self, receiver: Receiver, topics: list[str]) -> None:
-        """Raises SiteError."""
+        """Declare the destination on the server. Raises SiteError."""
         fields: dict[str, Any] = {
             "name": self.name, "url": place(receiver.url), "topics": topics, "options": receiver.options(),
         }  # fmt: skip
@@ -46,20 +46,21 @@ class RelayedDestination:
             raise SiteError(f"{path}: {answer.text}")
 
     def figures(self) -> dict[str, Any]:
-        """Empty if it is not at work."""
+        """The destination's figures; empty if no relay serves it now."""
         status, body = get(self._url, f"/v1/destinations/{self.name}")
         figures: dict[str, Any] = (orjson.loads(body).get("figures") if status == 200 else None) or {}
         return figures
 
     def lateness(self) -> Buckets:
-        """Of all messages accepted so far."""
+        """The lateness of all messages that were accepted so far."""
         metrics = get(self._url, "/metrics")[1].decode()
         rows = (match for match in _LATENESS.findall(metrics) if match[0] == self.name)
         return Counter({math.inf if bound == "+Inf" else float(bound) * 1000: int(float(n)) for _, bound, n in rows})
 
 
 def quantile(before: Buckets, after: Buckets, share: float) -> float:
-    """The upper bound of its bucket, ms, for messages between the two readings; NaN if there were none."""
+    """The upper bound, ms, of the bucket that contains the quantile, for messages accepted between the two readings;
+    NaN if there were none."""
     counts = {bound: after[bound] - before[bound] for bound in sorted(after)}
     total = counts.get(math.inf, 0)
     return next((bound for bound, count in counts.items() if total and count >= share * total), math.nan)

@@ -1,4 +1,4 @@
-"""RocketMQ for a bench. Its proxy creates no topics: create them before the bench."""
+"""RocketMQ for a bench. RocketMQ's proxy creates no topics, so create them before the bench."""
 
 import time
 from contextlib import suppress
@@ -8,14 +8,14 @@ from urllib.parse import unquote, urlsplit
 from duemq.bench.system.system import SiteError
 
 TOPIC = GROUP = "duemq-bench"
-_AT_A_TIME = 32  # the proxy's limit
+_AT_A_TIME = 32  # messages per request, the proxy's limit
 _AWAIT_S = 2
-_INVISIBLE_S = 300  # messages are not acknowledged: that would take longer than receiving
+_INVISIBLE_S = 300  # messages are not acknowledged, because this would take longer than receiving them
 _PATIENCE_S = 5.0
 
 
 class RocketMqTopic:
-    """A tag of a topic. Apache's consumer, in the group `GROUP`, counts the messages."""
+    """A tag in a topic. Apache's consumer, in the group `GROUP`, counts the messages."""
 
     at_once = 200
 
@@ -27,7 +27,7 @@ class RocketMqTopic:
         return {"topic": TOPIC, "tag": self.name}
 
     def make(self) -> None:
-        settings = configuration(self.url)  # first: it prevents the client from opening a log file
+        settings = configuration(self.url)  # first, because it prevents the client from opening a log file
         from rocketmq import FilterExpression, SimpleConsumer
 
         subscription = {TOPIC: FilterExpression(self.name)}
@@ -41,12 +41,12 @@ class RocketMqTopic:
             raise SiteError(text) from error
 
     def count(self) -> int:
-        """Returns when no message has come for several seconds."""
+        """Count messages until none has arrived for several seconds."""
         from rocketmq.v5.exception import InternalErrorException
 
         moved_at = time.monotonic()
         while time.monotonic() - moved_at < _PATIENCE_S:
-            # An error until the proxy has the client's settings, which are sent separately.
+            # Raises until the proxy has received the client's settings, which are sent separately.
             with suppress(InternalErrorException):
                 messages = self._consumer.receive(_AT_A_TIME, _INVISIBLE_S)
                 new = sum(one.tag == self.name and one.delivery_attempt == 1 for one in messages)
@@ -55,12 +55,12 @@ class RocketMqTopic:
         return self._count
 
     def remove(self) -> None:
-        """The tag stays, in a topic that keeps its messages for several days."""
+        """Close the consumer. The tag's messages stay in the topic, which keeps messages for several days."""
         self._consumer.shutdown()
 
 
 def configuration(url: str) -> Any:
-    """For Apache's client. `url`: with access and secret key, if there are any."""
+    """The configuration for Apache's client. `url`: includes access key and secret key, if there are any."""
     import duemq.relay.rocketmq.client as client
 
     parts = urlsplit(url)

@@ -14,7 +14,8 @@ from duemq.dev.servers.ports import is_open
 from duemq.dev.servers.process import wait_for
 
 HOOK, PLAIN, ERROR, SLOW = "/hook", "/plain", "/error", "/slow"
-"""Paths: counted; 204 and not counted; 500; 204 after 30 s."""
+"""The paths: HOOK answers 204 and counts; PLAIN answers 204 and does not count; ERROR answers 500; SLOW answers 204
+after 30 s."""
 _SLOW_S = 30.0
 _LISTEN_WITHIN_S = 30.0
 _DONE = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -39,7 +40,7 @@ class _Log:
 
 
 class _Connection(asyncio.Protocol):
-    """As much HTTP/1.1 as a client needs that sends header names in lower case, and bodies with a length."""
+    """A minimal HTTP/1.1 server: enough for clients that send header names in lower case, and bodies with a length."""
 
     def __init__(self, log: _Log) -> None:
         self._log = log
@@ -47,7 +48,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         self._log.connections.add(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -79,7 +80,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _header(head: bytes, name: bytes) -> bytes:
-    """Empty if it is missing."""
+    """The value of a header; empty if it is missing."""
     begin = head.find(b"\r\n" + name + b": ")
     if begin < 0:
         return b""
@@ -89,12 +90,12 @@ def _header(head: bytes, name: bytes) -> bytes:
 
 
 def until_listening(port: int) -> None:
-    """Raises LocalError."""
+    """Wait until the sink listens. Raises LocalError."""
     wait_for(lambda: is_open(port), "the sink", _LISTEN_WITHIN_S)
 
 
 async def listen(link: WorkerLink, port: int) -> ReceivedRecords:
-    """Answer until told to stop. Returns what HOOK received, in order."""
+    """Answer requests until the request to stop. Returns the messages that HOOK received, in order."""
     log = _Log(link)
     server = await asyncio.get_running_loop().create_server(lambda: _Connection(log), "127.0.0.1", port, backlog=1_000)
     await link.stopped.wait()
@@ -102,5 +103,5 @@ async def listen(link: WorkerLink, port: int) -> ReceivedRecords:
     for connection in tuple(log.connections):
         connection.abort()
     await server.wait_closed()
-    await asyncio.sleep(0)  # sockets are closed in the next turn of the loop
+    await asyncio.sleep(0)  # sockets are closed only in the next turn of the loop
     return log.received()

@@ -1,4 +1,4 @@
-"""A scenario's results: figures with their units and targets, and the trace that is plotted."""
+"""A scenario's results: figures with their units and targets, and a trace to plot."""
 
 import math
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ _MAX_BINS = 120
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound: at most `limit`, or with `at_least` at least."""
+    """A target for a figure: at most `limit`, or, with `at_least`, at least `limit`."""
 
     limit: float
     at_least: bool = False
 
     def met(self, value: float) -> bool:
-        """NaN, a figure that could not be measured, meets no target."""
+        """Whether a value meets the target. NaN, a value that could not be measured, never does."""
         return value >= self.limit if self.at_least else value <= self.limit
 
 
@@ -30,7 +30,7 @@ NONE = Target(0)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number. `vital`: any value except zero is a fault of the system, not a matter of speed."""
+    """One measured number. `vital`: any value except zero is a fault in the system, not a matter of speed."""
 
     key: str
     text: str
@@ -44,13 +44,14 @@ class Figure:
 
 
 def vital(key: str, text: str, value: int) -> Figure:
-    """A count that has to be zero."""
+    """A count that must be zero."""
     return Figure(key, text, value, target=NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Samples over time: `sample_ms` (named `label`) taken at `at_ms` (epoch ms), each for `weight` messages."""
+    """Samples over time: `sample_ms` (named `label`), taken at `at_ms` (epoch ms). Each sample is for `weight`
+    messages."""
 
     label: str
     flow: str
@@ -59,7 +60,7 @@ class Trace:
     weight: npt.NDArray[np.int64]
 
     def over_time(self) -> "Series":
-        """The trace in at most 120 bins of a round width."""
+        """The trace in at most 120 bins, which have a round width."""
         began = float(self.at_ms.min())
         span_s = max(float(self.at_ms.max()) - began, 1.0) / 1000
         width = next((width for width in _BINS_S if span_s / width <= _MAX_BINS), _BINS_S[-1])
@@ -77,7 +78,8 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Bins of `width_s`: start (s), messages/s, p50 and p99 of the samples (ms, NaN for an empty bin)."""
+    """Bins of `width_s`. Each has its start (s), messages/s, and p50 and p99 of the samples (ms; NaN for an empty
+    bin)."""
 
     width_s: float
     start_s: npt.NDArray[np.float64]
@@ -95,7 +97,7 @@ class ScenarioOutcome:
     trace: Trace | None = None
 
     def against(self, targets: Mapping[str, Target]) -> "ScenarioOutcome":
-        """The same with targets by figure key. Raises KeyError for a target without its figure."""
+        """The same outcome with targets, by figure key. Raises KeyError if a target has no figure."""
         keys = {figure.key for figure in self.figures}
         if unknown := targets.keys() - keys:
             raise KeyError(f"no figure named {', '.join(sorted(unknown))}")
@@ -105,7 +107,7 @@ class ScenarioOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure over all runs. It is judged by its median, and a vital one by its worst run."""
+    """One figure over all runs. It is judged by its median; a vital figure is judged by its worst run."""
 
     figure: Figure
     values: tuple[float, ...]
@@ -124,7 +126,7 @@ class FigureRow:
 
     @property
     def met(self) -> bool | None:
-        """None when there is no target."""
+        """Whether the target is met; None if there is no target."""
         if self.figure.target is None:
             return None
         return self.figure.target.met(self.high if self.figure.vital else self.middle)
@@ -150,10 +152,10 @@ class ScenarioResult:
 
     @property
     def sound(self) -> bool:
-        """Nothing lost, doubled, early or answered wrongly in any run."""
+        """Whether no message was lost, duplicated, early or answered wrongly in any run."""
         return all(row.met for row in self.rows if row.figure.vital)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the figures, each once."""
+        """The notes from all runs, each only once."""
         return tuple(dict.fromkeys(note for outcome in self.outcomes for note in outcome.notes))

@@ -1,4 +1,4 @@
-"""Earlier figures (`--json`) as one table of data: `docs/explain/benchmarks/` has such files."""
+"""Writes earlier figures (`--json`) as one table of data. `docs/explain/benchmarks/` has such files."""
 
 import csv
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ COLUMNS = ("scenario", "figure", "unit", "runs", "min", "median", "max", "target
 
 
 def write(scenarios: Iterable[Scenario], path: Path) -> None:
-    """Write one row per figure. Of a single run, the value is the median."""
+    """Write one row per figure. If there was only one run, its value is the median."""
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(COLUMNS)
@@ -26,5 +26,5 @@ def write(scenarios: Iterable[Scenario], path: Path) -> None:
 
 
 def _round(value: float | None) -> str:
-    """Three digits, as in the tables; empty if it was not measured."""
+    """A value with three digits, as in the tables; empty if it was not measured."""
     return "" if value is None else f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""How the cost of waiting messages grows with their number, from the scenarios of `report.document`."""
+"""Shows how the cost of waiting messages grows with their number, from the scenarios in `report.document`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ Scenario = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class GrowthPoint:
-    """One number of messages: the median of each figure, by key, and the targets that are upper or lower bounds."""
+    """The results for one number of messages: each figure's median, and the targets (upper or lower bounds), by figure
+    key."""
 
     count: int
     medians: Mapping[str, float]
@@ -24,8 +25,8 @@ class GrowthPoint:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One diagram of several figures. `lines`: figure key, colour and legend of each; its target is drawn in the same
-    colour."""
+    """One diagram with several figures. `lines`: each figure's key, colour and legend. A figure's target is drawn in
+    the figure's colour."""
 
     title: str
     unit: str
@@ -43,7 +44,8 @@ PANELS = (
 
 
 def points_in(scenarios: Iterable[Scenario]) -> list[GrowthPoint]:
-    """The points of the `pending` scenarios, by number of messages; the last one with a number counts."""
+    """The points from the `pending` scenarios, by number of messages. If several scenarios have the same number, the
+    last one is used."""
     points = {}
     for each in scenarios:
         if each["name"] == "pending":
@@ -57,7 +59,7 @@ def points_in(scenarios: Iterable[Scenario]) -> list[GrowthPoint]:
 
 
 def draw(points: list[GrowthPoint]) -> "Figure":
-    """Draw at least two points. A target is a dashed line."""
+    """Draw the points; there must be at least two. Targets are dashed lines."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -97,7 +99,7 @@ def _panel(axes: "Axes", panel: Panel, points: list[GrowthPoint]) -> None:
 
 
 def short(value: float) -> str:
-    """1M, 250K, 300."""
+    """A short form of a number, such as 1M, 250K or 300."""
     for size, letter in ((1_000_000, "M"), (1_000, "K")):
         if value >= size:
             return f"{value / size:,.4g}{letter}"

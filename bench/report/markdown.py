@@ -1,4 +1,4 @@
-"""Earlier figures (`--json`) as tables in Markdown, and as parts of a page."""
+"""Writes earlier figures (`--json`) as tables in Markdown, and puts the tables into a page."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _UNITS = {"us": "µs"}
 
 
 def read(paths: Iterable[Path]) -> list[Scenario]:
-    """The scenarios of several documents; of scenarios with one title, the last."""
+    """The scenarios in several documents. If several scenarios have the same title, the last one is used."""
     by_title: dict[str, Scenario] = {}
     for path in paths:
         for scenario in orjson.loads(path.read_bytes())["scenarios"]:
@@ -24,9 +24,10 @@ def read(paths: Iterable[Path]) -> list[Scenario]:
 
 
 def fill(page: str, scenarios: Sequence[Scenario], picture: str = "") -> str:
-    """The page with new tables between its marks. Those of a mark stay if one of its scenarios was not measured.
+    """The page with new tables between its marks. If one of a mark's scenarios was not measured, the mark keeps its old
+    tables.
 
-    `picture`: the page's path to the picture of growing cost.
+    `picture`: the path, from the page, to the picture of the growing cost.
     """
     scenario_names = {scenario["name"] for scenario in scenarios}
 
@@ -41,7 +42,8 @@ def fill(page: str, scenarios: Sequence[Scenario], picture: str = "") -> str:
 
 
 def tables(scenarios: Sequence[Scenario], picture: str = "") -> str:
-    """A section per scenario; one for all `pending` ones that differ only in their number of messages."""
+    """One section per scenario, but only one section for all `pending` scenarios if they have different numbers of
+    messages."""
     growing = [each for each in scenarios if each["name"] == "pending"]
     if len({each["parameters"]["count"] for each in growing}) < 2:
         growing = []
@@ -86,7 +88,7 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def title(text: str) -> str:
-    """Begin with a capital."""
+    """The text with a capital at the beginning."""
     return text[:1].upper() + text[1:]
 
 
@@ -110,7 +112,7 @@ def _number(value: float) -> str:
 
 
 def judged(figure: Mapping[str, Any]) -> tuple[str, str]:
-    """The target, and whether it was met; two empty texts without a target."""
+    """The target, and whether it was met; two empty texts if there is no target."""
     target = figure["target"]
     if target is None:
         return "", ""

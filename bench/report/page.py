@@ -1,4 +1,4 @@
-"""The bench as one self-contained HTML page: tables and inline pictures; it loads nothing."""
+"""The bench as one self-contained HTML page: tables and inline pictures. It loads no other files."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -13,9 +13,10 @@ from duemq.pipeline.report.document import Html, document, table
 def render(
     results: Sequence[ScenarioResult], pictures: Mapping[int, str], where: Mapping[str, Any], grown: str = ""
 ) -> str:
-    """The page. `pictures` has SVG text by `id` of the result; a result without samples has none.
+    """Return the page. `pictures` has SVG texts by the `id` of the result object; a result without samples has no
+    picture.
 
-    `grown`: the picture of the cost of waiting messages by their number.
+    `grown`: the picture that shows the cost of waiting messages by their number.
     """
     place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items())
     head = [f"<h1>duemq {escape(__version__)} bench</h1>", f'<p class="soft">{escape(place)}</p>']

@@ -1,4 +1,5 @@
-"""Pictures of a bench: on the left lateness (or latency), on the right throughput and lateness over time."""
+"""Draws pictures of a bench: on the left the distribution of the lateness (or latency), on the right throughput and
+lateness over time."""
 
 import io
 import math
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 
 def write_plot(path: Path, results: Sequence[ScenarioResult], where: dict[str, Any]) -> None:
-    """A PNG with a row per scenario, or (`.html`) one self-contained page with tables and pictures.
+    """Write a PNG with a row per scenario or, if `path` ends in `.html`, one self-contained page with tables and
+    pictures.
 
-    For several numbers of waiting messages, the picture shows how their cost grows, and the page has it, too.
+    If there are several numbers of waiting messages, the PNG shows how their cost grows instead, and the page shows
+    this, too.
     """
     traced = [(result, trace) for result in results if (trace := result.outcomes[-1].trace) is not None]
     points = growth.points_in(document(results, where)["scenarios"])
@@ -61,7 +64,7 @@ def _draw(traced: Sequence[tuple[ScenarioResult, Trace]], titles: bool = True) -
 
 
 def _distribution(axes: "Axes", trace: Trace) -> None:
-    """Histogram (as share of all) with the cumulative curve over it, p50 and p99 marked."""
+    """Draw a histogram (in shares of all samples) and the cumulative curve over it; mark p50 and p99."""
     sample = trace.sample_ms
     p50, p99, top = np.percentile(sample, (50, 99, 99.9), method="higher").tolist()
     low, high = min(0.0, float(sample.min())), max(min(top * 1.08, p99 * 3), 1.0)

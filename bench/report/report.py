@@ -1,4 +1,4 @@
-"""Results as a table to read and as a document to keep."""
+"""Shows results as a table, and stores them as a document."""
 
 import math
 import os
@@ -23,7 +23,8 @@ LATENESS_EDGES_MS = np.concatenate([[-np.inf, 0], np.logspace(-1, 5, 61), [np.in
 
 
 def number(value: float, unit: str = "") -> str:
-    """A figure for people: three digits if it is small, thousands with commas; a dash if it was not measured."""
+    """A value for people to read: three digits if it is small, commas between thousands, a dash if it was not
+    measured."""
     if not math.isfinite(value):
         return "-"
     if value == int(value) or abs(value) >= 1000:
@@ -34,14 +35,14 @@ def number(value: float, unit: str = "") -> str:
 
 
 def bound(target: Target | None, unit: str) -> str:
-    """A target in words."""
+    """A target as text."""
     if target is None:
         return ""
     return f"{'≥' if target.at_least else '≤' if target.limit else ''} {number(target.limit, unit)}".strip()
 
 
 def cells(row: FigureRow) -> list[str]:
-    """A table row: text, value (or lowest, middle, highest), target, verdict."""
+    """A table row: text, value (or lowest, median and highest), target, verdict."""
     unit = row.figure.unit
     values = (row.middle,) if len(row.values) == 1 else (row.low, row.middle, row.high)
     verdict = {None: "", True: "met", False: "MISSED"}[row.met]
@@ -49,7 +50,7 @@ def cells(row: FigureRow) -> list[str]:
 
 
 def show(console: Console, result: ScenarioResult) -> None:
-    """One scenario's figures."""
+    """Print one scenario's figures."""
     table = Table(title=escape(result.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("figure")
     for name in ("value",) if len(result.outcomes) == 1 else ("lowest", "median", "highest"):
@@ -68,7 +69,7 @@ def show(console: Console, result: ScenarioResult) -> None:
 
 
 def summary(console: Console, results: Sequence[ScenarioResult]) -> None:
-    """Every figure that has a target, over all scenarios."""
+    """Print every figure that has a target, from all scenarios."""
     table = Table(title="against the targets", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("scenario")
     table.add_column("figure")
@@ -94,7 +95,7 @@ def summary(console: Console, results: Sequence[ScenarioResult]) -> None:
 
 
 def machine(setup: Setup, filesystem: str) -> dict[str, Any]:
-    """The machine that the figures were measured on: they mean little without it."""
+    """Describe the machine on which the figures were measured, because they mean little without this."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count(),
@@ -117,7 +118,7 @@ def _read_by(setup: Setup) -> str:
 
 
 def document(results: Sequence[ScenarioResult], where: dict[str, Any]) -> dict[str, Any]:
-    """Everything as one JSON-able document; numbers in their stated units, times in epoch ms or s."""
+    """All results as one JSON-able document. Numbers are in their stated units, times in epoch ms or s."""
     return {
         "duemq": __version__,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -173,6 +174,6 @@ def _trace(trace: Trace) -> dict[str, Any]:
 
 
 def write_json(path: Path, results: Sequence[ScenarioResult], where: dict[str, Any]) -> None:
-    """`document` as a file; NaN and infinity become null."""
+    """Write `document` to a file; NaN and infinity become null."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     path.write_bytes(orjson.dumps(document(results, where), option=options) + b"\n")

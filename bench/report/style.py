@@ -1,4 +1,4 @@
-"""Colours and style of all pictures."""
+"""The colours and style of all pictures."""
 
 from typing import Any
 

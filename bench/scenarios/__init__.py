@@ -1,1 +1,1 @@
-"""One file per scenario: the messages to send, the events to wait for, the figures."""
+"""One file per scenario, with the messages to send, the events to wait for, and the figures."""

@@ -1,4 +1,5 @@
-"""`accept`: messages accepted per second, one by one and in batches, while no message falls due."""
+"""`accept`: measures how many messages are accepted per second, one by one and in batches, while no message falls
+due."""
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients.send import SendWindow, SentMessages, send_singly
@@ -17,7 +18,8 @@ def _job_window() -> SendWindow:
 
 
 def accept_singles(harness: Harness, *, count: int, connections: int) -> ScenarioOutcome:
-    """`count` single POSTs from `connections` connections, each waiting for its 201 before the next."""
+    """Send `count` single POSTs over `connections` connections. Each connection waits for a 201 before the next
+    POST."""
     before = harness.site.bill()
     job = harness.job(count, _job_window(), max(count // _SAMPLE, 1))
     sent = harness.wait(harness.spawn(send_singly, job, connections), "single POSTs", count)
@@ -25,7 +27,7 @@ def accept_singles(harness: Harness, *, count: int, connections: int) -> Scenari
 
 
 def accept_batches(harness: Harness, *, count: int, batch: int, connections: int) -> ScenarioOutcome:
-    """`count` messages in batches of `batch`, over `connections` connections."""
+    """Send `count` messages in batches of `batch`, over `connections` connections."""
     before = harness.site.bill()
     job = harness.job(count, _job_window(), max(count // _SAMPLE, 1))
     sent = harness.fill(job, f"batches of {batch:,}", batch, connections)
@@ -35,7 +37,7 @@ def accept_batches(harness: Harness, *, count: int, batch: int, connections: int
 def _outcome(harness: Harness, before: Bill | None, sent: SentMessages, text: str) -> ScenarioOutcome:
     cost = shared_figures.cost_figures(harness, before, sent.accepted)
     if harness.site.own:
-        harness.site.kill()  # at once: accepted messages must survive without an orderly shutdown
+        harness.site.kill()  # at once, because accepted messages must survive without an orderly shutdown
         with harness.screen.phase("starting again after kill -9", 1):
             harness.site.start()
     figures = (

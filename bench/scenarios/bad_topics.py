@@ -1,4 +1,4 @@
-"""`topics`: the lateness of a good topic before, and next to, each kind of bad one."""
+"""`bad-topics`: measures the lateness of a good topic before, and next to, each kind of bad topic."""
 
 import asyncio
 import time
@@ -14,19 +14,20 @@ from duemq.bench.system.system import SiteError, get
 
 MAX_MOVED = 10.0  # percent
 _WINDOW = SendWindow(1_000, 5_000)
-_SETTLE_S = 20.0  # after a broker died: leaders are elected, and JVMs compile newly needed code
+_SETTLE_S = 20.0  # after a broker has died: until leaders are elected, and JVMs have compiled newly needed code
 _BEGUN_S = 5.0  # until the bad topic has refused several times
 
 
 def bad_topics(harness: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
-    """`rate` messages/s to a good topic for `seconds`, before and next to each of these kinds of bad topics."""
+    """Send `rate` messages/s to a good topic for `seconds`, first alone, then next to each of these kinds of bad
+    topics."""
     bootstrap = harness.site.bootstrap
     if bootstrap is None:
         raise SiteError("bad topics are Kafka's: use --on kafka or --on kafka3")
     notes = warm_up.warm_up(harness, rate)
     figures: list[Figure] = []
     wrong = 0
-    # Kinds that need a dead broker come last: it stays dead.
+    # Kinds that need a dead broker come last, because the broker stays dead.
     for kind in sorted(kinds, key=lambda kind: kind in OF_THREE):
         topic = topic_of(kind, harness.topic)
         asyncio.run(make(bootstrap, kind, topic))

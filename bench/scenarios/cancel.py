@@ -1,4 +1,4 @@
-"""`cancel`: latency of a single cancel on an idle node, and bulk cancels per second."""
+"""`cancel`: measures the latency of a single cancel on an idle node, and bulk cancels per second."""
 
 import numpy as np
 
@@ -14,7 +14,8 @@ _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
 
 
 def cancel(harness: Harness, *, count: int, singles: int, batch: int, connections: int) -> ScenarioOutcome:
-    """Of `count` pending, `singles` are cancelled one after another, then half of the others in batches of `batch`."""
+    """Of `count` pending messages, cancel `singles` one after another, then half of the others in batches of
+    `batch`."""
     low = int(now_ms() + _AHEAD_MS)
     before = harness.site.bill()
     sent = harness.fill(harness.job(count, SendWindow(low, low + _WIDTH_MS), 1), "filling")

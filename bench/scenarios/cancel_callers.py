@@ -1,4 +1,5 @@
-"""`cancel-callers`: single cancels by several callers at a time, each waiting for its last answer."""
+"""`cancel-callers`: measures single cancels by several concurrent callers. Each waits for an answer before the next
+cancel."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.steps import shared_figures
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
-_OTHERS = 1_000  # messages that are not cancelled: some are looked up in the end
+_OTHERS = 1_000  # messages that are not cancelled; some are looked up at the end
 
 
 def cancel_callers(harness: Harness, *, count: int, callers: Sequence[int], by_name: bool) -> ScenarioOutcome:

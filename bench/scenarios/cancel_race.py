@@ -1,4 +1,4 @@
-"""`cancel-race`: cancels sent around the moment of delivery; every answer is compared with the deliveries."""
+"""`cancel-race`: sends cancels around the time of delivery, and compares every answer with the deliveries."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,8 @@ _IN_TIME = "of those sent 60 ms or more before due"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Cancels by answer and actual outcome. `*_in_time`: sent at least 60 ms before due."""
+    """The numbers of cancels, by answer and actual outcome. `*_in_time`: cancels sent at least 60 ms before the message
+    was due."""
 
     told_cancelled: int
     told_delivered: int
@@ -38,7 +39,7 @@ class Verdict:
 
 
 def judge(sent: SentMessages, answers: Answers, received: ReceivedRecords) -> Verdict:
-    """Compare answers with deliveries. Only a cancelled message may be missing, and it must be."""
+    """Compare answers with deliveries. Cancelled messages must be missing, and no others may be."""
     accepted = sent.outcome == ACCEPTED
     is_received = np.bincount(received.seq, minlength=len(sent.dues)) > 0
     word = answers.word
@@ -56,7 +57,8 @@ def judge(sent: SentMessages, answers: Answers, received: ReceivedRecords) -> Ve
         wrong_delivered=count(delivered & ~is_received),
         wrong_unknown=count(accepted & (word == cancels.UNKNOWN)),
         refused=count(refused),
-        # A cancel that broke off may have been carried out: only a clearly refused one leaves its message alive.
+        # A cancel without an answer may have been carried out. Only a cancel that was clearly refused leaves its
+        # message pending.
         lost=count(accepted & (word == cancels.REFUSED) & ~is_received),
         in_time=count(in_time),
         cancelled_in_time=count(in_time & cancelled),
@@ -68,7 +70,8 @@ def judge(sent: SentMessages, answers: Answers, received: ReceivedRecords) -> Ve
 def cancel_race(
     harness: Harness, *, count: int, spread_ms: float, over_s: float, connections: int = 64
 ) -> ScenarioOutcome:
-    """`count` messages due over `over_s`; one DELETE each, within ±`spread_ms` of its due."""
+    """Send `count` messages that fall due over `over_s`, and one DELETE for each, within ±`spread_ms` of its due
+    time."""
     first_due = int(now_ms() + _LEAD_S * 1000 + count / 10)
     before = harness.site.bill()
     sent = harness.fill(harness.job(count, SendWindow(first_due, first_due + int(over_s * 1000)), 1), "filling")
@@ -77,7 +80,7 @@ def cancel_race(
     at = sent.dues + random.uniform(-spread_ms, spread_ms, count)
     racer = harness.spawn(cancels.cancel_singly, harness.url, sent.ids, at, connections)
     answers = harness.wait(racer, "cancelling", count)
-    # All others have to arrive; if some do not, the reader waits until its patience ends.
+    # All other messages must arrive. If some do not, the reader waits until its time limit.
     expected = sent.accepted - int(np.count_nonzero(answers.word == cancels.CANCELLED))
     received = harness.finish(reader, expected, float(sent.dues.max()) + 1000)
     counts, verdict = tally(sent, received), judge(sent, answers, received)

@@ -1,4 +1,4 @@
-"""`consume`: how fast one process consumes with a handler that does nothing, compared with plain aiokafka."""
+"""`consume`: measures how fast one process consumes with a handler that does nothing, compared with plain aiokafka."""
 
 from collections.abc import Callable
 from statistics import median
@@ -20,7 +20,8 @@ _WAYS: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def consume(harness: Harness, *, count: int, rounds: int) -> ScenarioOutcome:
-    """`count` messages, in each way in turn, `rounds` times; medians, and the ratios within a round."""
+    """Consume `count` messages in each way in turn, `rounds` times. The figures are medians, and ratios within a
+    round."""
     bootstrap, setup = harness.site.bootstrap, harness.setup
     if bootstrap is None:
         raise SiteError("consumers are measured on Kafka: use --on kafka")

@@ -1,4 +1,4 @@
-"""`drain`: delivery was stopped while messages fell due; how soon is the backlog delivered after the restart?"""
+"""`drain`: delivery is stopped while messages fall due. How soon is the backlog delivered after the restart?"""
 
 import math
 
@@ -19,8 +19,8 @@ _WIDTH_MS = 2000
 def drain(harness: Harness, *, count: int, kill: bool = False, away: bool = False) -> ScenarioOutcome:
     """`count` messages fall due within 2 s while the server or the nodes are stopped (`kill`: with kill -9).
 
-    A cluster's proxies accept messages without nodes. With `away` the nodes are stopped before the first message is
-    sent, and have to read all of them as well.
+    A cluster's proxies accept messages even without nodes. With `away`, the nodes are stopped before the first message
+    is sent, so after the start they must also read all commands.
     """
     plain = ceiling.throughput(harness, count)
     warm = warm_up.warm_up(harness, warm_up.USUAL_RATE)
@@ -45,7 +45,7 @@ def drain(harness: Harness, *, count: int, kill: bool = False, away: bool = Fals
         first_s, last_s = ((float(at) - started) / 1000 for at in (counts.at_ms.min(), counts.at_ms.max()))
     later = np.count_nonzero(
         counts.at_ms > counts.at_ms.min(initial=math.inf)
-    )  # messages that came with the first took 0 s
+    )  # messages that arrived together with the first one took 0 s
     rate = later / (last_s - first_s) if last_s > first_s else math.nan
     once_ready = counts.received / (last_s - ready_s) if last_s > ready_s else math.nan
     cost = shared_figures.cost_figures(harness, before, sent.accepted)

@@ -1,4 +1,5 @@
-"""`hand-overs`: the lateness of a stream next to many cancels, before and after shards change hands."""
+"""`hand-overs`: measures the lateness of a stream next to many cancels, before and after shards move to another
+node."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,18 +24,19 @@ _STREAM = SendWindow(1_000, 5_000)
 _AHEAD_MS = 4 * 3_600_000
 _SEALED_WITHIN_S = 600.0
 _BATCH = 500
-_SETTLED_MS = 1_000  # messages that waited during a hand-over are delivered by then
-_BEGUN = 0.02  # share of the cancels: then the last ledger entry before the first take-over has answers
+_SETTLED_MS = 1_000  # after this time, messages that waited during a hand-over have been delivered
+_BEGUN = 0.02  # share of the cancels before the first take-over, so that the ledger entry before it has answers
 
 
 def hand_overs(harness: Harness, *, count: int, times: int, rate: float, cancels_per_s: float) -> ScenarioOutcome:
-    """`rate` messages/s next to `cancels_per_s`, three times: for `count` cancels in each of three windows.
+    """Send `rate` messages/s next to `cancels_per_s` cancels/s, in three parts. Each part cancels the `count` messages
+    of another window.
 
-    All windows are in delay files by then. Nothing happens beside the first and the second, so that they show how
-    much two equal parts differ. Early in the third one node hands over all of its shards, and a node
-    does so `times` more.
+    By then, all windows are in delay files. In the first and second part, no shards move, so these two show how much
+    equal parts differ. Early in the third part, one node hands over all its shards; after that, there are `times` more
+    hand-overs.
     """
-    from duemq.bench.system.cluster import BenchCluster  # imports aiokafka, which the embedded bus does not need
+    from duemq.bench.system.cluster import BenchCluster  # imports aiokafka, which is not needed for the embedded bus
 
     site = harness.site
     if not isinstance(site, BenchCluster) or len(site.nodes) < 2:
@@ -84,10 +86,11 @@ def _beside(
     turns: list[float],
     pauses: list[tuple[float, float]],
 ) -> tuple[Tally, int]:
-    """A stream next to the cancels of `ids`, and the number of cancels with another answer.
+    """Send a stream while `ids` are being cancelled. Returns the stream's tally, and how many cancels were not answered
+    with cancelled.
 
-    One node hands over its shards whenever one of the shares in `turns` is answered. `pauses` gets the times between
-    which (epoch ms) that may delay due messages.
+    Whenever the share of answered cancels reaches the next value in `turns`, one node hands over its shards. The times
+    (epoch ms) between which this may delay due messages are added to `pauses`.
     """
     topic, count = f"{harness.topic}.{name}", int(rate * len(ids) / cancels_per_s)
     site.create_topic(topic)

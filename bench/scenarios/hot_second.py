@@ -1,4 +1,5 @@
-"""`hot-second`: very many messages due in the same second; optionally with a kill -9 in the middle."""
+"""`hot-second`: delivers very many messages that are due in the same second, optionally with a kill -9 in the
+middle."""
 
 import math
 
@@ -13,14 +14,15 @@ from duemq.bench.harness.tally import Tally, out_of_order, spread, tally
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.steps import ceiling, shared_figures, warm_up
 
-_FILL_PER_S = 15_000  # default distance of the second: slow enough for a busy machine
+_FILL_PER_S = 15_000  # a rate that a busy machine can fill at; by default it sets how far ahead the second is
 _SPARE_S = 8.0
 
 
 def hot_second(
     harness: Harness, *, count: int, ahead_s: float | None = None, kill_at: float | None = None
 ) -> ScenarioOutcome:
-    """`count` messages due at the whole second `ahead_s` from now. `kill_at`: kill -9 after this many % were read."""
+    """Send `count` messages that are due at the same whole second, `ahead_s` from now. `kill_at`: do a kill -9 after
+    this percentage was read."""
     plain = ceiling.throughput(harness, count)
     warm = warm_up.warm_up(harness, warm_up.USUAL_RATE)
     lead_s = ahead_s if ahead_s is not None else count / _FILL_PER_S + _SPARE_S
@@ -54,7 +56,7 @@ def hot_second(
 
 
 def _kill(harness: Harness, reader: BenchWorker[ReceivedRecords], after: float, total: int) -> tuple[float, float]:
-    """Kill the server after `after` messages were read, and restart it; returns the times of both (ms)."""
+    """Kill the server after `after` messages were read, and restart it. Returns the times of both (epoch ms)."""
     harness.watch(reader, "reading, then kill -9", total, lambda: reader.count >= after)
     harness.site.kill()
     died = now_ms()

@@ -1,4 +1,4 @@
-"""`start`: how soon is a process with an empty folder ready?"""
+"""`start`: measures how soon a process with an empty folder is ready."""
 
 from statistics import median
 
@@ -7,7 +7,8 @@ from duemq.bench.report.figures import Figure, ScenarioOutcome
 
 
 def start(harness: Harness, *, starts: int) -> ScenarioOutcome:
-    """Start each kind of process this often with an empty folder; from exec to the first 200 of `/readyz`."""
+    """Start each kind of process `starts` times with an empty folder. Measure from exec to the first 200 from
+    `/readyz`."""
     seconds_by_kind: dict[str, list[float]] = {}
     with harness.screen.phase("starting with empty folders", starts) as advance:
         for number in range(1, starts + 1):

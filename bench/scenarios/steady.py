@@ -1,4 +1,4 @@
-"""`steady`: a constant stream on a fixed schedule, each message due some seconds later."""
+"""`steady`: sends a constant stream on a fixed schedule. Each message is due some seconds later."""
 
 from duemq.bench.clients.send import EVERY_MS, SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
@@ -12,9 +12,9 @@ _REACHED = 0.99
 def steady(
     harness: Harness, *, rate: float, seconds: float, due_from_s: float, due_to_s: float, every_ms: float = EVERY_MS
 ) -> ScenarioOutcome:
-    """`rate` messages/s for `seconds`, due uniformly `due_from_s`..`due_to_s` ahead. On Kafka after a warm-up.
+    """Send `rate` messages/s for `seconds`, with due times drawn uniformly from `due_from_s` to `due_to_s` ahead.
 
-    A batch leaves every `every_ms`.
+    A batch is sent every `every_ms`. On Kafka there is a warm-up first.
     """
     count = int(rate * seconds)
     window = SendWindow(int(due_from_s * 1000), int(due_to_s * 1000))
@@ -34,7 +34,7 @@ def steady(
     sent = sender.result()
     received = harness.finish(reader, sent.accepted, float(sent.dues.max()))
     counts = tally(sent, received)
-    reached = sent.accepted / max(sent.seconds, seconds)  # the last batch leaves before its interval has passed
+    reached = sent.accepted / max(sent.seconds, seconds)  # the last batch is sent before its interval has ended
     cost = shared_figures.cost_figures(harness, before, sent.accepted)
     figures = (
         Figure("rate", "accepted", reached, "msg/s"),

@@ -1,1 +1,1 @@
-"""The figures of the pipeline: `python -m duemq.bench.spark`."""
+"""Measures the pipeline: `python -m duemq.bench.spark`."""

@@ -1,4 +1,4 @@
-"""`python -m duemq.bench.spark NAME [OPTIONS]`."""
+"""The command line: `python -m duemq.bench.spark NAME [OPTIONS]`."""
 
 from __future__ import annotations
 

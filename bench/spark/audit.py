@@ -1,14 +1,15 @@
-"""How long an audit takes: fills the topics of an empty Kafka with a history, and audits it.
+"""Measures how long an audit takes: fills the topics of an empty Kafka with a history, and audits it.
 
     python -m duemq.bench.spark audit --kafka HOST:PORT --messages 2000000
 
-The history looks like a real one, written by the product's own writers: commands, ledger entries and deliveries of one
-transaction per cycle; 1 % cancelled, 1 % moved, 0.1 % dead, 2 % pending, 5 % with names. Only its times are made up.
-`--entries` adds empty cycles: a ledger as long as that of a shard that has worked for days.
+The history is written by duemq's own code, so it is like a real history: commands, ledger entries, and deliveries with
+one transaction per cycle. 1 % of the messages are cancelled, 1 % moved, 0.1 % dead-lettered, 2 % pending, and 5 % have
+names. Only the times are invented. `--entries` adds empty cycles, so that the ledger is as long as that of a shard that
+has run for days.
 
     python -m duemq.bench.spark gone --files 400
 
-How long counting the messages of missing imported files takes.
+This measures how long it takes to count the messages in missing imported files.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _MASK: Final = 2**64 - 1
 
 
 def fill(bootstrap: str, messages: int, seed: int = 1, entries: int = 0) -> None:
-    """Fill an empty Kafka. `entries`: number of additional empty cycles. Raises BadInput if topics of these names
+    """Fill an empty Kafka. `entries`: the number of additional empty cycles. Raises BadInput if topics with these names
     exist."""
     there = set(Logs(bootstrap).topics())
     partition_counts = {BUFFER: SHARDS, LEDGER: SHARDS, DEAD_LETTERS: 1, **dict.fromkeys(TOPICS, PARTITIONS)}
@@ -108,17 +109,17 @@ class _History:
                 await self._producer.stop()
 
     async def _idle(self, appender: Any, cycles: int) -> None:
-        """Write empty entries, as fast as possible."""
+        """Write entries of empty cycles, as fast as possible."""
         for first in range(0, cycles, _CYCLE):
             frames = []
             for _ in range(first, min(first + _CYCLE, cycles)):
-                self._at += 1  # so that all are in the past: brokers refuse records an hour ahead
+                self._at += 1  # only 1 ms, so that all times are in the past: brokers refuse records an hour ahead
                 self._cursor = KEY.pack(self._at - 1, 0, 0)
                 frames.append(pack_record(None, (), self._entry(self._at, {}).encode()))
             await _append(appender, LEDGER, self._shard, frames, self._at + 1)
 
     async def _commands(self, appender: Any) -> list[tuple[bytes, bytes, str]]:
-        """Write all commands; returns key, row and topic of each message that they leave pending."""
+        """Write all commands; return the key, row and topic of each message that is pending after them."""
         chosen, n = self._chosen, self._count
         first = self._start + n // _CYCLE * 2 + 10_000
         waiting: dict[int, tuple[bytes, bytes, str]] = {}
@@ -169,7 +170,7 @@ class _History:
         return sorted(waiting.values())
 
     async def _deliver(self, due: list[tuple[bytes, bytes, str]]) -> None:
-        """Deliver cycle by cycle, except messages due in the far future."""
+        """Deliver the messages cycle by cycle, except those that are due in the far future."""
         chosen, end = self._chosen, self._start + 10**9
         at = 0
         while at < len(due) and int.from_bytes(due[at][0][:8], "big") < end:
@@ -217,7 +218,7 @@ class _History:
 
 
 def _partition(row: bytes) -> int:
-    """The partition of a record, chosen by the key as in Kafka's own clients."""
+    """The partition for a record, chosen by its key as in Kafka's own clients."""
     key = message_key_in(row)
     return 0 if key is None else partition_of(key, PARTITIONS)
 
@@ -231,7 +232,7 @@ async def _append(
 
 
 class _Steps(Silent):
-    """When each step began."""
+    """Records when each step began."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, float]] = []
@@ -245,8 +246,8 @@ class _Steps(Silent):
 
 
 def _cpu(spark: Any) -> tuple[float, float]:
-    """CPU seconds of Spark's Java, and of its Python workers that still run: on a machine with other work, they say
-    more than elapsed time."""
+    """CPU seconds of Spark's Java process, and of its Python workers that are still running. On a machine that also
+    does other work, CPU seconds are more meaningful than elapsed time."""
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current()
     workers = java.descendants().toArray()
     return round(_cpu_seconds(java), 1), round(sum(_cpu_seconds(one) for one in workers), 1)
@@ -258,7 +259,7 @@ def _cpu_seconds(process: Any) -> float:
 
 
 def measure(bootstrap: str, memory: str, out: Path, outcomes: bool = False) -> dict[str, Any]:
-    """One audit in a separate session. Raises JobFailed if violations are found."""
+    """Run one audit in a separate session. Raises JobFailed if violations are found."""
     from duemq.pipeline.audit.job import audit as run
     from duemq.pipeline.spark.session import running
 
@@ -308,7 +309,7 @@ def missing_files(
 
     every = [AuditedFile(0, n, rows, 0, f"/nowhere/{n}.parquet", n * 1_800_000, 1, "0" * 64) for n in range(files)]
     with report_errors(True), running("duemq bench gone", settings={"spark.driver.memory": memory}) as spark:
-        spark.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()  # workers have started
+        spark.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()  # starts the Python workers
         began = time.perf_counter()
         counted = rows_of(spark, looked_at(spark, every)).where("counted").count()
         took = time.perf_counter() - began

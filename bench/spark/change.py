@@ -1,4 +1,4 @@
-"""How fast messages are moved and cancelled by a table of ids, compared with the SDK alone."""
+"""Measures how fast messages are moved and cancelled by a table of ids, compared with the SDK alone."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _send(client: Client, count: int) -> pa.Table:
 
 
 def _schedule(spark: SparkSession, count: int, sample_size: int, stage: Path, url: str, teller: Teller) -> pa.Table:
-    """A sample of their ids, unordered."""
+    """Schedule messages; return a random, unordered sample of their ids."""
     start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
     done = schedule.scheduled(schedule.generated(spark, count, start, 10 * _DAY_MS), "mass", stage, url, teller)
     teller.step("asking for the ids")

@@ -1,4 +1,5 @@
-"""How many files a bulk job creates if it is far larger than this machine: sizes are scaled, rows are not."""
+"""Shows how many files a bulk job creates if it is far too large for this machine: sizes are scaled down, rows are
+not."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.spark.progress import step
 
-_TASK_BYTES = 64 << 20  # Spark's default per task
+_TASK_BYTES = 64 << 20  # Spark's default size per task
 
 
 def files(

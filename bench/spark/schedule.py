@@ -1,4 +1,4 @@
-"""How fast a table is scheduled, compared with a plain sorted Parquet write of the same rows."""
+"""Measures how fast a table is scheduled, compared with plainly writing the same rows as sorted Parquet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from duemq.pipeline.spark.progress import Teller
 _COLUMNS = Columns("due", "body", topic="topic", key="key")
 _WARM_ROWS = 100_000
 _SAMPLE = 200
-_LEAD_MS = 125_000  # least time from the job to a window of --deliver: the server requires two minutes
+_LEAD_MS = 125_000  # the minimum time from the job to a window for --deliver; the server requires two minutes
 
 
 def schedule(
@@ -89,7 +89,7 @@ def _measure(spark: SparkSession, teller: Teller, folder: Path, rows: int, days:
 
 
 def generated(spark: SparkSession, rows: int, start: int, span_ms: int) -> DataFrame:
-    """Rows with JSON payloads of some 150 bytes, due at random times from `start` (ms) on."""
+    """Rows with JSON payloads of about 150 bytes, due at random times within `span_ms` from `start` (epoch ms) on."""
     customer = F.pmod(F.xxhash64("id"), F.lit(1_000_000)).cast("string")
     return spark.range(0, rows, 1, 8).select(
         (F.lit(start) + F.pmod(F.xxhash64("id", F.lit(7)), F.lit(span_ms))).alias("due"),
@@ -104,7 +104,7 @@ def generated(spark: SparkSession, rows: int, start: int, span_ms: int) -> DataF
 
 
 def plain(table: DataFrame, folder: Path) -> None:
-    """The obvious way to write them: one folder per window, sorted by due time."""
+    """Write the rows in the obvious way: one folder per window, sorted by due time."""
     with_window = table.withColumn("window", F.col("due") - F.col("due") % WINDOW_MS)
     sorted_rows = with_window.repartition("window").sortWithinPartitions("window", "due")
     sorted_rows.write.mode("overwrite").partitionBy("window").parquet(uri_of(folder))
@@ -124,7 +124,7 @@ def _time(work: Callable[[], None]) -> float:
 
 
 def _sample(done: ScheduleResult, rows: int, url: str) -> int:
-    """How many messages of a sample are found by id, after checking the total of pending ones."""
+    """Check the total number of pending messages; then return how many messages in a sample are found by id."""
     sample = done.ids.limit(_SAMPLE).collect()
     with Admin(url) as client:
         states = [client.get(row.id).state for row in sample]
@@ -135,7 +135,7 @@ def _sample(done: ScheduleResult, rows: int, url: str) -> int:
 
 
 def _measure_delivery(spark: SparkSession, teller: Teller, folder: Path, count: int, url: str) -> dict[str, Any]:
-    """Lateness (ms) of messages due some minutes after the start of the next window."""
+    """The lateness (ms) of messages that are due some minutes after the start of the next window."""
     now = int(time.time() * 1000)
     window = -(-(now + _LEAD_MS + 30_000) // WINDOW_MS) * WINDOW_MS
     soon = generated(spark, count, window, 60_000).withColumn("topic", F.lit("soon"))

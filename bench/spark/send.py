@@ -1,8 +1,9 @@
-"""How fast rows are sent through Kafka, and how soon a row of a stream that is due at once is delivered.
+"""Measures how fast rows are sent through Kafka, and how soon a row in a stream is delivered if it is due at once.
 
     python -m duemq.bench.spark send --kafka HOST:PORT --rows 1000000
 
-The Kafka must be empty. Rows are sent while no duemq runs, then read by one: each is measured alone.
+The Kafka must be empty. Rows are sent while duemq is not running. Then duemq is started and reads them, so sending and
+reading are measured separately.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _batch(
     spark: SparkSession, teller: Teller, folder: Path, rows: int, kafka: str, settings: tuple[str, ...]
 ) -> dict[str, Any]:
     with serving(folder / "data", *settings):
-        teller.step(f"making a table of {rows:,} rows")  # and the topics
+        teller.step(f"making a table of {rows:,} rows")  # also creates the topics
         source = schedule.generated(spark, rows, int(time.time() * 1000) + _DAY_MS, _DAY_MS)
         named = source.withColumn("name", F.concat(F.lit("bench-"), F.monotonically_increasing_id().cast("string")))
         named.write.parquet(uri_of(folder / "table"))
@@ -91,7 +92,7 @@ def _batch(
 
 
 def _wait_for(url: str, commands: int, pending: int) -> None:
-    """Wait until all commands are applied, including repeats: the rest would delay the stream."""
+    """Wait until all commands are applied, including repeats, because unapplied commands would delay the stream."""
     deadline = time.monotonic() + _TAKE_IN_S
     with Admin(url, timeout=60) as client:
         while True:
@@ -107,7 +108,7 @@ def _wait_for(url: str, commands: int, pending: int) -> None:
 
 
 def _stream(spark: SparkSession, folder: Path, kafka: str, url: str, seconds: int, rate: int) -> dict[str, Any]:
-    """Time from a row's creation until its record is in its topic. The first seconds are warm-up."""
+    """Measure the time from a row's creation until its record is in its topic. The first seconds are a warm-up."""
     columns = Columns("timestamp", "at", to="bench-stream", name="value")
     rows: DataFrame = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
     stream = rows.withColumn("at", F.unix_millis("timestamp").cast("string"))

@@ -1,4 +1,4 @@
-"""A separate `duemq serve` for a bench, as a process."""
+"""Runs a separate `duemq serve` for a bench."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOP_S: Final = 30.0
 
 @contextmanager
 def serving(data: Path, *settings: str) -> Iterator[str]:
-    """The URL of a server with this data folder. `settings`: as for `--set`. Raises JobFailed."""
+    """Run a server with this data folder; yield its URL. `settings`: as for `--set`. Raises JobFailed."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,5 @@
-"""The ceiling of plain Kafka clients in the same run, next to duemq's figures. Empty on the embedded bus."""
+"""Measures the ceiling of plain Kafka clients in the same run as duemq's figures. There are no figures on the embedded
+bus."""
 
 from duemq.bench.clients import plain_kafka
 from duemq.bench.harness.harness import Harness
@@ -11,9 +12,9 @@ _AT_MOST_S = 10.0
 
 
 def throughput(harness: Harness, count: int) -> tuple[Figure, ...]:
-    """A pass-through of up to 200,000 messages: one process that consumes, and produces to another topic.
+    """Measure a pass-through of up to 200,000 messages: one process consumes them and produces them to another topic.
 
-    The faster of two, because the first one meets a cold broker.
+    The faster of two runs is reported, because during the first one the broker is still cold.
     """
     bootstrap, setup = harness.site.bootstrap, harness.setup
     if bootstrap is None:
@@ -39,7 +40,7 @@ def throughput(harness: Harness, count: int) -> tuple[Figure, ...]:
 
 
 def lateness(harness: Harness, rate: float, seconds: float) -> tuple[Figure, ...]:
-    """The same stream by a plain producer that sends each message when it is due, read by the same consumer."""
+    """Measure the same stream from a plain producer that sends each message when it is due, with the same consumer."""
     bootstrap, setup = harness.site.bootstrap, harness.setup
     if bootstrap is None:
         return ()
@@ -58,7 +59,7 @@ def lateness(harness: Harness, rate: float, seconds: float) -> tuple[Figure, ...
 
 
 def share(figures: tuple[Figure, ...], rate: float) -> tuple[Figure, ...]:
-    """A rate (messages/s) as a share of the pass-through's, if there is one."""
+    """A rate (messages/s) as a share of the pass-through's rate, if that was measured."""
     return tuple(
         Figure("plain_share", "  by the plain pass-through's", rate / each.value, "x")
         for each in figures

@@ -24,7 +24,7 @@ def spread_figures(prefix: str, text: str, values: LatenessSpread) -> tuple[Figu
 
 
 def count_figures(counts: Tally) -> tuple[Figure, ...]:
-    """Faults in the delivery of messages."""
+    """Figures for faults in the delivery of messages."""
     return (
         vital("early", "read before due", counts.early),
         vital("lost", "accepted, never read", counts.lost),
@@ -34,12 +34,12 @@ def count_figures(counts: Tally) -> tuple[Figure, ...]:
 
 
 def _cpu(then: Bill, now: Bill, messages: float, key: str, text: str, *roles: str) -> Figure:
-    """What these roles spent between two bills, per message."""
+    """The CPU time that processes with these roles used between two bills, per message."""
     return Figure(key, text, (cpu_s(now, *roles) - cpu_s(then, *roles)) * 1e6 / messages, "us")
 
 
 def cost_figures(harness: Harness, before: Bill | None, messages: int) -> tuple[Figure, ...]:
-    """The site's cost since `before` for this many messages; empty for a foreign site."""
+    """The site's cost since `before`, for this number of messages; empty for a foreign site."""
     after = harness.site.bill()
     others = Figure("others_cores", "other processes on this machine", harness.neighbours.cores(), "cores")
     if before is None or after is None:
@@ -66,10 +66,11 @@ def cost_figures(harness: Harness, before: Bill | None, messages: int) -> tuple[
 
 
 class FullFlow:
-    """CPU while as many messages arrive as are delivered: the ramps at both ends are short in a day, but not in a
-    bench.
+    """Measures CPU time in full flow, while as many messages arrive as are delivered. At the beginning and end of a
+    stream the two rates differ, which matters in a short bench, but not over a day.
 
-    From `begin_s` after its creation, when the last due times of the first messages have passed, to `end`.
+    Full flow lasts from `begin_s` after the creation of this object, when even the latest due times of the first
+    messages have passed, until `end`.
     """
 
     def __init__(self, harness: Harness, rate: float, begin_s: float) -> None:
@@ -79,7 +80,7 @@ class FullFlow:
         self._ended: tuple[float, Bill] | None = None
 
     def update(self) -> None:
-        """Record where the full flow begins. Call it often."""
+        """Record when the full flow begins. Call it often."""
         if self._began is None and time.monotonic() >= self._begin_at:
             self._began = time.monotonic(), self._harness.site.bill() or ()
 
@@ -88,7 +89,7 @@ class FullFlow:
             self._ended = time.monotonic(), self._harness.site.bill() or ()
 
     def figures(self) -> tuple[Figure, ...]:
-        """The CPU of the full flow; empty if that was too short, and on the embedded bus."""
+        """The CPU time in full flow; empty if full flow was too short, and on the embedded bus."""
         if self._began is None or self._ended is None or self._harness.site.bootstrap is None:
             return ()
         (began, then), (ended, now) = self._began, self._ended
@@ -100,7 +101,7 @@ class FullFlow:
 
 
 def notes(sent: SentMessages, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:
-    """Problems of sending, and whether the machine was quiet."""
+    """Notes about problems with sending, and about other work on the machine."""
     lines = []
     refused, lost_answers = int(np.count_nonzero(sent.outcome == REJECTED)), int(np.count_nonzero(sent.outcome == OPEN))
     if refused or lost_answers:
@@ -113,7 +114,7 @@ def notes(sent: SentMessages, figures: tuple[Figure, ...] = ()) -> tuple[str, ..
 
 
 def lateness_trace(counts: Tally) -> Trace | None:
-    """Lateness of every message over the time of its reading."""
+    """The lateness of every message, over the time at which it was read."""
     if not len(counts.at_ms):
         return None
     weight = np.ones(len(counts.at_ms), np.int64)
@@ -121,13 +122,13 @@ def lateness_trace(counts: Tally) -> Trace | None:
 
 
 def request_trace(sent: SentMessages) -> Trace | None:
-    """Answer time of every request over the time of its answer."""
+    """The duration of every request, over the time of its answer."""
     if not len(sent.answered_ms):
         return None
     return Trace("answer time of a request", "messages accepted/s", sent.wait_ms, sent.answered_ms, sent.size)
 
 
 def wait_figures(sent: SentMessages, text: str) -> tuple[Figure, ...]:
-    """Durations of the requests."""
+    """Figures for the durations of the requests."""
     waits = spread(sent.wait_ms)
     return (Figure("accept_p50", f"{text} p50", waits.p50, "ms"), Figure("accept_p99", f"{text} p99", waits.p99, "ms"))

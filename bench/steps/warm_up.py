@@ -1,4 +1,4 @@
-"""Warms up brokers: a fresh JVM compiles for half a minute, on the cores of all processes."""
+"""Warms up brokers, because a new JVM compiles for half a minute, on cores that all processes share."""
 
 from dataclasses import replace
 
@@ -12,7 +12,8 @@ _SOON = SendWindow(100, 2_000)
 
 
 def warm_up(harness: Harness, rate: float) -> tuple[str, ...]:
-    """A steady stream for a while, to a separate topic; returns a note for the report. Does nothing without brokers."""
+    """Send a steady stream to a separate topic for a while; return a note for the report. Does nothing without
+    brokers."""
     if harness.site.bootstrap is None:
         return ()
     topic, count = f"{harness.topic}.warm", int(rate * SECONDS)

@@ -1,4 +1,4 @@
-"""Topics that accept no messages, each for another reason, and senders to them."""
+"""Topics that accept no messages, each for a different reason, and a sender to them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ KINDS: Final[Mapping[str, str]] = {
     "min-isr": "too few replicas in sync",
 }
 OF_THREE: Final = ("leaderless", "min-isr")
-"""The kinds that need three brokers, the third of them dead."""
+"""The kinds that need three brokers; the third broker must be dead."""
 MADE_AGAIN: Final = "deleted"
-"""duemq recreates this one, so it has no lasting effect to show."""
+"""The kind that duemq recreates, so that it has no lasting effect to measure."""
 
 
 def topic_of(kind: str, prefix: str) -> str:
-    """The bad topic's name; a colliding one has dots where its twin has underscores."""
+    """The bad topic's name. For the colliding kind, the existing topic has underscores instead of the dots."""
     return f"{prefix}.{kind}.bad"
 
 
@@ -53,7 +53,8 @@ async def make(bootstrap: str, kind: str, topic: str) -> None:
 
 
 async def send_to(link: WorkerLink, bootstrap: str, kind: str, topic: str, shards: int) -> int:
-    """Send plain records for the bad topic, 20 a second to each shard in turn, until stopped; returns the number."""
+    """Send plain records for the bad topic, 20 a second to each shard in turn, until stopped. Returns the number of
+    records."""
     producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await producer.start()

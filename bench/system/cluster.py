@@ -21,7 +21,7 @@ from duemq.dev.servers.process import Process
 from duemq.dev.servers.usage import Bill, Meter
 from duemq.storage.data_folder import disk_bytes
 
-_PARTITIONS = 1  # of a topic for deliveries
+_PARTITIONS = 1  # partitions of a topic for deliveries
 _READY_WITHIN_S = 120.0
 _HANDED_OVER_WITHIN_S = 60.0
 
@@ -29,7 +29,7 @@ _HANDED_OVER_WITHIN_S = 60.0
 class BenchCluster:
     """A `Site` on Kafka. `start`, `stop` and `kill` apply to all nodes at once; brokers and proxies keep running.
 
-    `data`: the folder for everything, never removed. `keep`: also keep the temporary folder, with its logs.
+    `data`: the folder for all data, which is never removed. `keep`: also keep the temporary folder, with the logs.
     """
 
     own = True
@@ -109,7 +109,7 @@ class BenchCluster:
         yield from (("proxy", each.process) for each in cluster.proxies)
 
     def start(self, settings: Mapping[str, str] | None = None) -> float:
-        """Restart all nodes; returns the seconds until the proxy was ready, too."""
+        """Restart all nodes; return the seconds until they and the proxy were ready."""
         began, cluster = time.monotonic(), self._running
         with _translate_errors():
             for node in cluster.nodes:
@@ -126,7 +126,7 @@ class BenchCluster:
         for process in (self._running.nodes[0], self._running.proxies[0]):
             with _translate_errors():
                 process.process.stop()
-            shutil.rmtree(process.data, ignore_errors=True)  # a proxy has no folder
+            shutil.rmtree(process.data, ignore_errors=True)  # a proxy has no data folder
             began = time.monotonic()
             with _translate_errors():
                 process.spawn()
@@ -136,20 +136,20 @@ class BenchCluster:
         return seconds
 
     def stop(self) -> None:
-        """SIGTERM to all nodes, and wait. Raises SiteError if one has to be killed."""
+        """Send SIGTERM to all nodes, and wait. Raises SiteError if a node has to be killed."""
         for process in self._nodes():
             process.terminate()
         self._end(Process.stop)
 
     def kill(self) -> None:
-        """SIGKILL to all nodes."""
+        """Send SIGKILL to all nodes."""
         self._end(Process.kill)
 
     def _nodes(self) -> list[Process]:
         return [node.process for node in self._running.nodes]
 
     def _end(self, how: Callable[[Process], object]) -> None:
-        self.bill()  # the last reading of their cost
+        self.bill()  # the last chance to read their cost
         with _translate_errors():
             for process in self._nodes():
                 how(process)
@@ -165,17 +165,17 @@ class BenchCluster:
 
     @property
     def nodes(self) -> list[str]:
-        """The names of its nodes."""
+        """The names of the cluster's nodes."""
         return [node.name for node in self._running.nodes]
 
     def sealed(self) -> int:
-        """The number of messages in delay files, on the node that has the fewest. Each node has all shards."""
+        """The number of messages in delay files, on the node with the fewest. Each node has all shards."""
         return int(min(gauge(node.url, "duemq_sealed_messages") or 0 for node in self._running.nodes))
 
     def hand_over(self) -> None:
-        """Let the node that is master of most shards hand over all of them, and then resume it.
+        """Make the node that is master of the most shards hand over all of them, and then resume it.
 
-        It ends once the shards are shared among the nodes again. Raises SiteError.
+        Returns once the shards are shared among the nodes again. Raises SiteError.
         """
         (name, _), *_ = Counter(self._masters()).most_common()
         post(self.url, f"/v1/cluster/nodes/{name}:drain")
@@ -187,7 +187,7 @@ class BenchCluster:
         )
 
     def _wait_for_masters(self, trouble: str, are_right: Callable[[Counter[str]], bool]) -> None:
-        """Wait until each shard has a master, and these are right by how many shards each node leads."""
+        """Wait until each shard has a master, and `are_right` returns true for how many shards each node leads."""
         deadline = time.monotonic() + _HANDED_OVER_WITHIN_S
         while (masters := Counter(self._masters())).total() < self.shards or not are_right(masters):
             if time.monotonic() > deadline:
@@ -201,7 +201,7 @@ class BenchCluster:
         return [shard["master"] for shard in shards if shard["master"] is not None]
 
     def failures(self) -> int:
-        """How often a part of a node failed unexpectedly or a shard was stopped, since the nodes were started."""
+        """How often, since the nodes were started, a part of a node failed unexpectedly or a shard was stopped."""
         counts = [
             gauge(node.url, name)
             for node in self._running.nodes
@@ -210,11 +210,11 @@ class BenchCluster:
         return int(sum(count or 0 for count in counts))
 
     def create_topic(self, topic: str) -> None:
-        """Create a topic with one partition, replicated like all others."""
+        """Create a topic with one partition, replicated like all other topics."""
         asyncio.run(_create_topic(self.source.bootstrap, topic, min(self._layout.brokers, 3)))
 
     def bill(self) -> Bill:
-        """The cost of every process since it was first started."""
+        """The cost of every process since its first start."""
         return tuple(meter.read(process.pid if process.running else None) for meter, process in self._meters)
 
     @property
@@ -223,7 +223,7 @@ class BenchCluster:
         return self._running.nodes[0].data
 
     def disk_bytes(self) -> int:
-        """Allocated bytes of the first node's folder."""
+        """The disk space, in bytes, of the first node's folder."""
         return disk_bytes(self.folder)
 
 

@@ -1,4 +1,4 @@
-"""Delay files as seen from outside: their number, and whether some are being sealed or loaded."""
+"""Delay files, as seen from outside: their number, and whether windows are being sealed or loaded."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _LOOK_EVERY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DelayFileCounts:
-    """The state of a data folder at one moment. `work`: current work on windows."""
+    """The state of a data folder at one moment. `work`: the current work on windows."""
 
     files: int
     work: frozenset[Work]
@@ -21,7 +21,7 @@ class DelayFileCounts:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When some work began and ended, as observed, epoch ms."""
+    """When some work was seen to begin and to end, epoch ms."""
 
     began_ms: float
     ended_ms: float
@@ -32,24 +32,24 @@ class Span:
 
 
 def counts(folder: Path | None) -> DelayFileCounts:
-    """Empty for a foreign folder. Files that vanish during the scan are skipped."""
+    """The current state of a folder; empty for a foreign one. Files that vanish during the scan are skipped."""
     shards = [] if folder is None else list((folder / "shards").glob("*"))
     work: set[Work] = set()
     files = 0
     for shard in shards:
-        if shard.name.endswith(".sealing"):  # the checkpoint being sealed; its delay files are links
+        if shard.name.endswith(".sealing"):  # the checkpoint that is being sealed; the delay files in it are only links
             work.add("seal")
             continue
         for path in (shard / "far").rglob("*"):
             if path.suffix == ".parquet":
                 files += 1
-            elif path.name.startswith(("load-", "work-")):  # from a load, or from rewriting a file
+            elif path.name.startswith(("load-", "work-")):  # from a load, or from a file being rewritten
                 work.add("load")
     return DelayFileCounts(files, frozenset(work))
 
 
 def watch(folder: Path, work: Work, within_s: float, meanwhile: Callable[[], None]) -> Span | None:
-    """Wait for such work to begin and end, checking 50 times a second; None after `within_s`."""
+    """Wait until work of this kind has begun and ended; check 50 times a second. Returns None after `within_s`."""
     began_ms: float | None = None
     give_up_at, last = time.monotonic() + within_s, 0.0
     while time.monotonic() < give_up_at:

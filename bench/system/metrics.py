@@ -1,4 +1,4 @@
-"""Numbers from a site's `/metrics`."""
+"""Reads numbers from a site's `/metrics`."""
 
 import re
 
@@ -6,7 +6,7 @@ from duemq.bench.system.system import get
 
 
 def gauge(url: str, name: str) -> float | None:
-    """The sum over all labels; None if there is no such metric."""
+    """The sum of a metric over all labels; None if there is no such metric."""
     status, body = get(url, "/metrics")
     if status != 200:
         return None

@@ -1,4 +1,4 @@
-"""The server on the embedded bus: a running one, or our own, which can be killed and measured."""
+"""The server on the embedded bus: a running server, or our own, which can be killed and measured."""
 
 import shutil
 import signal
@@ -25,11 +25,11 @@ _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 
 
 class EmbeddedServer:
-    """A `Site` of one process.
+    """A `Site` with one process.
 
-    `url`: measure that server instead, and leave it alone. `data`: the data folder, never removed. `keep`: also keep
-    the temporary folder with the server's log. `by`: how its topics are read. `settings`: by `section.key`; with
-    `http.cert_file` it is reached by TLS, trusting DUEMQ_CA_FILE.
+    `url`: measure the server at this URL instead, without starting or stopping it. `data`: the data folder, which is
+    never removed. `keep`: also keep the temporary folder with the server's log. `by`: how its topics are read.
+    `settings`: by `section.key`; with `http.cert_file`, clients use TLS and trust DUEMQ_CA_FILE.
     """
 
     accepts_while_stopped = False
@@ -90,7 +90,7 @@ class EmbeddedServer:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, settings: Mapping[str, str] | None = None) -> float:
-        """Start our own server on its folder; returns the seconds until `/readyz` answered 200."""
+        """Start our own server with its folder; return the seconds until `/readyz` answered 200."""
         self._settings |= settings or {}
         listen = urllib.parse.urlsplit(self.url).netloc
         command = [sys.executable, "-P", "-c", _START, "serve", "--data", str(self.data), "--listen", listen]
@@ -100,7 +100,7 @@ class EmbeddedServer:
             command += ["--set", f"{key}={value}"]
         began = time.monotonic()
         with (self._folder / "server.log").open("ab") as log:
-            # In a separate session: Ctrl-C ends the bench, and the bench ends the server.
+            # In a separate session, so that Ctrl-C reaches only the bench, which then ends the server.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self._until_ready()
         return time.monotonic() - began
@@ -126,11 +126,12 @@ class EmbeddedServer:
         return "\n".join((self._folder / "server.log").read_text(errors="replace").splitlines()[-20:])
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises SiteError if it has to be killed, or has already ended: such a run is not valid."""
+        """Send SIGTERM, and wait. Raises SiteError if the server has to be killed or has already ended, because such a
+        run is not valid."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: what a crash or an out-of-memory kill does."""
+        """Send SIGKILL, which has the effect of a crash or an out-of-memory kill."""
         self._end(signal.SIGKILL)
 
     @property
@@ -162,7 +163,7 @@ class EmbeddedServer:
         """Does nothing: the embedded bus creates a topic with its first message."""
 
     def bill(self) -> Bill | None:
-        """The cost of our own server; None for a foreign one."""
+        """The cost of our own server; None for a foreign server."""
         return (self._meter.read(self._process.pid if self._process else None),) if self.own else None
 
     @property
@@ -171,5 +172,5 @@ class EmbeddedServer:
         return self.data if self.own else None
 
     def disk_bytes(self) -> int | None:
-        """Allocated bytes of the data folder; None for a foreign server."""
+        """The disk space, in bytes, of the data folder; None for a foreign server."""
         return disk_bytes(self.folder) if self.folder else None

@@ -1,4 +1,4 @@
-"""The system under test: a server on the embedded bus, or a cluster on Kafka. Scenarios treat both alike."""
+"""The system under test: a server on the embedded bus, or a cluster on Kafka. Scenarios use both in the same way."""
 
 import http.client
 import socket
@@ -17,7 +17,7 @@ from duemq.dev.servers.usage import Bill
 
 
 class SiteError(RuntimeError):
-    """The system did not start or stop, or this scenario may not stop it."""
+    """The system did not start or stop, or the scenario may not stop it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +39,32 @@ LAYOUTS = {"kafka": SystemLayout(1, 1, 1), "kafka3": SystemLayout(3, 3, 3)}
 
 
 class CountSource(Protocol):
-    """Reads delivered messages. A frozen value that can be sent to another process."""
+    """Reads delivered messages. It is a frozen value that can be sent to another process."""
 
     async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> ReceivedRecords:
-        """Read `topic` from its start until told to stop, then the remaining records."""
+        """Read `topic` from its start until the request to stop, then read the remaining records."""
         ...
 
 
 class Site(Protocol):
-    """A context manager: entered, it accepts messages at `url`; left, everything it started has ended.
+    """A context manager. On entry, the system accepts messages at `url`; after the exit, every process that it started
+    has ended.
 
-    `start`, `stop` and `kill` apply to the processes that deliver: the server, or every node of a cluster, whose
+    `start`, `stop` and `kill` apply to the processes that deliver: the server, or every node in a cluster. A cluster's
     brokers and proxies keep running. All methods block; they raise SiteError.
     """
 
     url: str
-    own: bool  # started by the bench, so a scenario may stop and measure it
+    own: bool  # the bench started it, so a scenario may stop and measure it
     accepts_while_stopped: bool
-    bootstrap: str | None  # of its Kafka brokers
+    bootstrap: str | None  # addresses of its Kafka brokers
 
     @property
     def source(self) -> CountSource: ...
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the waiting messages (of one node); None for a foreign system."""
+        """The folder with the waiting messages (of one node); None for a foreign system."""
         ...
 
     def __enter__(self) -> "Site": ...
@@ -73,31 +74,31 @@ class Site(Protocol):
     ) -> None: ...
 
     def start(self, settings: Mapping[str, str] | None = None) -> float:
-        """Start the delivering processes; returns the seconds until they were ready.
+        """Start the processes that deliver; return the seconds until they were ready.
 
-        `settings`, by `section.key`, apply from now on, in addition to earlier ones.
+        `settings`, by `section.key`, apply from now on, in addition to earlier settings.
         """
         ...
 
     def start_empty(self) -> dict[str, float]:
-        """Restart one of our processes of each kind with an empty folder; returns the seconds until each was ready."""
+        """Restart one of our processes of each kind with an empty folder; return the seconds until each was ready."""
         ...
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Send SIGTERM, and wait."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL: what a crash or an out-of-memory kill does."""
+        """Send SIGKILL, which has the effect of a crash or an out-of-memory kill."""
         ...
 
     @property
     def shards(self) -> int:
-        """Shards of the system that the bench started."""
+        """The number of shards in the system that the bench started."""
         ...
 
     def kill_broker(self, number: int) -> None:
-        """SIGKILL to one Kafka broker, which stays dead. Raises SiteError if there are none of ours."""
+        """Send SIGKILL to one Kafka broker, which stays dead. Raises SiteError if the bench started no brokers."""
         ...
 
     def create_topic(self, topic: str) -> None:
@@ -105,25 +106,25 @@ class Site(Protocol):
         ...
 
     def bill(self) -> Bill | None:
-        """CPU s and memory of every process, over all its runs; None for a foreign system."""
+        """The CPU seconds and memory of every process, over all its runs; None for a foreign system."""
         ...
 
     def disk_bytes(self) -> int | None:
-        """Allocated bytes of the folder; None for a foreign system."""
+        """The disk space, in bytes, of the folder; None for a foreign system."""
         ...
 
     def __str__(self) -> str:
-        """A description of its parts."""
+        """A description of the system's parts."""
         ...
 
 
 def get(url: str, path: str) -> tuple[int, bytes]:
-    """One GET on a new connection: status and body, or (0, b"") without an answer."""
+    """Send one GET on a new connection. Returns status and body, or (0, b"") if there is no answer."""
     return _ask("GET", url, path)
 
 
 def post(url: str, path: str) -> None:
-    """One POST without a body. Raises SiteError if it is refused."""
+    """Send one POST without a body. Raises SiteError if it is refused."""
     status, body = _ask("POST", url, path)
     if not 200 <= status < 300:
         raise SiteError(f"POST {path} was answered by {status}: {body[:200].decode(errors='replace')}")
@@ -148,7 +149,7 @@ def _ask(method: str, url: str, path: str) -> tuple[int, bytes]:
 
 
 def ready(url: str, within_s: float) -> bool:
-    """Wait until `/readyz` answers 200; False if it never did."""
+    """Wait until `/readyz` answers 200; return False if it does not within `within_s`."""
     deadline = time.monotonic() + within_s
     while get(url, "/readyz")[0] != 200:
         if time.monotonic() > deadline:
@@ -158,7 +159,7 @@ def ready(url: str, within_s: float) -> bool:
 
 
 def free_port() -> int:
-    """A free TCP port on the loopback."""
+    """A free TCP port on the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

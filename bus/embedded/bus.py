@@ -1,4 +1,4 @@
-"""A durable log in one RocksDB: a broker for duemq within its own process."""
+"""A durable log in one RocksDB database: duemq's broker within its own process."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ TAIL_BYTES: Final = 64 << 20
 
 
 class EmbeddedBus:
-    """See `Bus` for its guarantees. Made by `open`, used in one event loop, closed by its owner.
+    """See `Bus` for the guarantees. It is created by `open`, used in one event loop, and closed by its owner.
 
-    After a failed write every call raises StoreFailed: close and reopen it.
+    After a failed write every call raises StoreFailed: close the bus and open it again.
     """
 
     marker_offsets = 0
@@ -91,11 +91,11 @@ class EmbeddedBus:
         aio: Callable[[], Aio | None] = kernel_aio,
         on_sync: Callable[[bool], None] = lambda by_kernel: None,
     ) -> EmbeddedBus:
-        """The log in this folder, created if missing.
+        """Open the log in this folder; create it if it is missing.
 
-        `buffer_bytes` bounds the memory for the newest frames, `clock` returns epoch ms. `aio` returns the kernel's
-        asynchronous IO for syncs, or None; `on_sync` is called for each sync, with whether it is the kernel's. Raises
-        FolderRefused, CorruptStore, DiskFull or StoreFailed.
+        `buffer_bytes` limits the memory for the newest frames. `clock` returns epoch ms. `aio` returns the kernel's
+        asynchronous IO for syncs, or None. `on_sync` is called for each sync; its argument is true if the kernel does
+        it asynchronously. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed.
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
@@ -169,11 +169,11 @@ class EmbeddedBus:
         if in_ids and (mark := self._folder / RESTORED).exists():
             await self._commits.submit(partial(self._stage_gaps, self._topics[topic]), after_sync=True)
             with translate_errors(mark):
-                mark.unlink()  # if a crash keeps it, the next start leaves another gap
+                mark.unlink()  # if a crash prevents this, the next start leaves another gap
         return self._topics[topic].info()
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        return {}  # this log is private and drops no topic
+        return {}  # only this process uses this log, and it never drops a topic
 
     def incarnation(self, topic: str) -> int:
         return 0
@@ -262,8 +262,8 @@ class EmbeddedBus:
         return 0.0
 
     async def close(self) -> None:
-        """Finish pending requests, then release the folder. Idempotent; every other call raises Unavailable from now
-        on."""
+        """Finish pending requests, then release the folder. Idempotent. Afterwards every other call raises
+        Unavailable."""
         async with self._closing:
             if self._closed:
                 return
@@ -274,8 +274,8 @@ class EmbeddedBus:
                 with translate_errors(f"closing the log in {self._folder}"):
                     self.db.close()
             except DuemqError as error:
-                # RocksDB refuses its last flush once it failed or was stopped. The folder is released all the same, and
-                # everything acknowledged is in the synced write-ahead log.
+                # RocksDB refuses its last flush after a failure or once it was stopped. The folder is released anyway,
+                # and everything that was acknowledged is in the synced write-ahead log.
                 if not (stopped or self._commits.failed):
                     raise
                 log.info("log: closed without a last flush: %s", error, extra={"action": "log_closed"})
@@ -324,13 +324,13 @@ class EmbeddedBus:
     def _stage_topic(self, name: str, partitions: int, group: CommitGroup) -> LogTopic:
         log_topic = self._topics.get(name) or group.topics.get(name)
         if log_topic is None:
-            number = 1 + len(self._topics) + len(group.topics)  # no topic is ever dropped
+            number = 1 + len(self._topics) + len(group.topics)  # unique, because no topic is ever dropped
             log_topic = group.topics[name] = new_topic(name, number, partitions)
             group.batch.put(layout.topic_key(name), layout.TOPIC.pack(number, partitions, group.timestamp))
         return log_topic
 
     def _stage_gaps(self, log_topic: LogTopic, group: CommitGroup) -> None:
-        """Stage a gap at the end of each partition. No records are staged with it: see `create_log`."""
+        """Stage a gap at the end of each partition. No records are staged in the same group: see `create_log`."""
         for partition in log_topic.partitions:
             first, end = partition.end, partition.end + layout.UNUSED
             if end + layout.UNUSED > MAX_OFFSET:
@@ -347,12 +347,12 @@ class EmbeddedBus:
     def _stage_trim(self, partition: LogPartition, before: int, group: CommitGroup) -> None:
         before = min(before, partition.end)
         if partition in group.trims or before <= partition.start.offset:
-            return  # housekeeping retries
+            return  # a later call trims it
         cut, position = before, partition.position
         if before < partition.end:
             at = partition.skip(before)
             if at < partition.end:
-                chunk = self._chunk_at(partition, at)  # a chunk that is trimmed only in part is kept whole
+                chunk = self._chunk_at(partition, at)  # a chunk that is only partly below the offset is kept whole
                 cut, position = min(before, chunk.first), chunk.position
         start = PartitionStart(before, group.timestamp, position)
         group.trims[partition] = Trim(start, cut)

@@ -1,10 +1,10 @@
-"""The frames of one append as one value in the log, and how a batch is cut into such chunks.
+"""Chunks: the frames of one append, stored as one value in the log. A large append is cut into several chunks.
 
     value = crc32 of the rest (u32) | frame count (u32) | timestamp (u64) | position (u64) | frame lengths (u32 each)
           | frames
 
-`position` is the sum of the bytes of all earlier frames of the partition, trimmed ones included: the difference of two
-positions is the size of all frames between them, kept or not.
+`position` is the total size of all earlier frames of the partition, including trimmed ones. So the difference between
+two positions is the size of all frames between them, whether trimmed or not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _CRC_BYTES = 4
 _HEAD = Struct("<IQQ")
 _LENGTHS_AT = _CRC_BYTES + _HEAD.size
 
-# Takes half the time of calling the class, because a named tuple's constructor is Python code.
+# This takes half as long as calling the class, because a named tuple's constructor is Python code.
 _new_record = partial(tuple.__new__, StoredRecord)
 
 
 class Chunk(NamedTuple):
-    """Frames at consecutive offsets from `first` on. `size`: the sum of their bytes."""
+    """Frames at consecutive offsets from `first` on. `size`: their total size in bytes."""
 
     first: int
     timestamp: int
@@ -56,7 +56,8 @@ class ChunkHead(NamedTuple):
 def cut(
     frames: list[bytes], lengths: list[int], first: int, timestamp: int, position: int
 ) -> Iterator[tuple[Chunk, list[int]]]:
-    """The batch as chunks with the lengths of their frames; only a single frame may be larger than `MAX_BYTES`."""
+    """Cut a batch into chunks, each with the lengths of its frames. Only a chunk with a single frame may exceed
+    `MAX_BYTES`."""
     size = sum(lengths)
     if len(frames) <= MAX_FRAMES and size <= MAX_BYTES:
         yield Chunk(first, timestamp, position, frames, size), lengths
@@ -79,7 +80,7 @@ def pack_chunk(chunk: Chunk, lengths: list[int]) -> bytes:
 
 
 def read_head(value: bytes) -> ChunkHead:
-    """The head of a value whose checksum was verified. Raises ValueError for any other value."""
+    """Verify a value's checksum and return its head. Raises ValueError if the value is damaged."""
     if len(value) < _LENGTHS_AT or crc32(memoryview(value)[_CRC_BYTES:]) != int.from_bytes(
         value[:_CRC_BYTES], "little"
     ):
@@ -89,7 +90,7 @@ def read_head(value: bytes) -> ChunkHead:
 
 
 def unpack_chunk(first: int, value: bytes) -> Chunk:
-    """Raises ValueError for a value that `pack_chunk` did not make."""
+    """The inverse of `pack_chunk`. Raises ValueError for a damaged value."""
     count, timestamp, position, size = read_head(value)
     start = len(value) - size
     ends = accumulate(unpack_from(f"<{count}I", value, _LENGTHS_AT), initial=start)
@@ -97,11 +98,11 @@ def unpack_chunk(first: int, value: bytes) -> Chunk:
 
 
 def frames_from(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
-    """Frames from `offset` on, within the bounds of `Bus.read`. The first of these chunks holds it."""
+    """Frames from `offset` on, within the limits of `Bus.read`. The first of these chunks must contain `offset`."""
     records: list[StoredRecord] = []
     total = 0
     for chunk in chunks:
-        offset = max(offset, chunk.first)  # there may be a gap between two chunks
+        offset = max(offset, chunk.first)  # between two chunks there may be a gap
         skip, limit = offset - chunk.first, max_records - len(records)
         frames, size = chunk.frames, chunk.size
         if skip or limit < len(frames):

@@ -1,4 +1,4 @@
-"""Reads older than the tail: chunks from RocksDB, each with its checksum verified."""
+"""Reads chunks that are no longer in memory from RocksDB, and verifies each one's checksum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.model.errors import CorruptStore
 from duemq.model.messages.record import StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
-# RocksDB's iterators hold the GIL: one read must not block the process for more than a few milliseconds.
+# RocksDB's iterators hold the GIL, and one read must not block the process for more than a few milliseconds.
 MAX_READ_BYTES = 2 << 20
 _KEPT_CHUNKS = 8
 
@@ -22,16 +22,17 @@ class ChunkReader:
     def __init__(self, db: Rdict) -> None:
         self._db = db
         self._options = scan_options()
-        # The chunk where each reader stopped, so that small reads do not verify and split it every time.
+        # The chunk where each reader stopped, kept so that small reads do not verify and split it every time.
         self._recent: dict[LogPartition, Chunk] = {}
 
     def read(self, partition: LogPartition, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
-        """Read as `Bus.read` does, for start <= `offset` < end, and no more than `MAX_READ_BYTES`."""
+        """Read as `Bus.read` does, for start <= `offset` < end, but at most `MAX_READ_BYTES`."""
         chunks = self.chunks_from(partition, offset)
         return frames_from(chunks, offset, max_records, min(max_bytes, MAX_READ_BYTES))
 
     def chunks_from(self, partition: LogPartition, offset: int) -> Iterator[Chunk]:
-        """The chunks from the one that holds `offset` on, up to the end readers may see. Raises CorruptStore."""
+        """The chunks from the one that contains `offset` on, up to the end that readers may see. Raises
+        CorruptStore."""
         end = partition.end
         recent = self._recent.get(partition)
         if recent is not None and recent.first <= offset < recent.end:
@@ -59,13 +60,13 @@ class ChunkReader:
                 rows.next()
 
     def chunk_at(self, partition: LogPartition, offset: int) -> Chunk:
-        """The chunk that holds the offset, for start <= `offset` < end."""
+        """The chunk that contains the offset, for start <= `offset` < end."""
         return next(self.chunks_from(partition, offset))
 
     def first_since(self, partition: LogPartition, timestamp: int) -> int:
-        """The lowest offset whose frame was appended at this time (ms) or later; the end if there is none."""
+        """The lowest offset whose frame was appended at this time (epoch ms) or later; the end if there is none."""
         low, high = partition.skip(partition.start.offset), partition.end
-        probe = low  # usually nothing is too old: check the first chunk first
+        probe = low  # usually no chunk is too old, so check the first one first
         while low < high:
             chunk = self.chunk_at(partition, probe)
             if chunk.timestamp < timestamp:
@@ -74,7 +75,7 @@ class ChunkReader:
                 high = max(low, chunk.first)
             middle = (low + high) // 2
             probe = partition.skip(middle)
-            if probe >= high > middle:  # all that is left above the middle is a gap
+            if probe >= high > middle:  # only a gap is left above the middle
                 high = next(first for first, end in partition.gaps if first <= middle < end)
                 probe = (low + high) // 2
         return partition.skip(low)

@@ -9,7 +9,7 @@ from rocksdict import Rdict
 
 log = logging.getLogger(__name__)
 
-# RocksDB drops a deleted range only when it compacts; smaller ranges are not worth it.
+# RocksDB frees a deleted range only by compacting it; smaller ranges are not worth a compaction.
 WORTH_BYTES = 64 << 20
 
 
@@ -22,14 +22,15 @@ class Compactor:
         self._closed = False
 
     def record_trim(self, begin: bytes, end: bytes, size: int) -> None:
-        """Records of `size` bytes in this range of keys are deleted; `begin` is always the same for one partition."""
+        """Record that `size` bytes of records in this key range were deleted. `begin` is always the same for one
+        partition."""
         self._ranges[begin] = end
         self._bytes += size
         if self._bytes >= self._worth_bytes and self.task is None and not self._closed:
             self._start(self._worth_bytes)
 
     async def now(self) -> None:
-        """Compact the trimmed ranges, however small."""
+        """Compact all trimmed ranges, however small."""
         if self.task is None and self._bytes and not self._closed:
             self._start(1)
         if self.task is not None:
@@ -39,7 +40,8 @@ class Compactor:
         self.task = asyncio.get_running_loop().create_task(self._run(least), name="log compaction")
 
     async def close(self) -> bool:
-        """Whether a compaction was running: then all of RocksDB's background work was stopped for good."""
+        """Stop compacting. Returns whether a compaction was running: then RocksDB's background work was stopped for
+        good."""
         self._closed = True
         if (running := self.task) is None:
             return False
@@ -56,6 +58,6 @@ class Compactor:
                 try:
                     await asyncio.to_thread(self._db.compact_range, begin, end)
                 except Exception as error:
-                    # Nothing is lost: a later compaction frees the space.
+                    # No space is lost: a later compaction frees it.
                     log.warning("log: compaction stopped: %s", error, extra={"action": "log_compaction"})
         self.task = None

@@ -1,11 +1,11 @@
-"""Group commit: all pending requests share one write and one sync; while one group syncs, the next one forms.
+"""Group commit: all pending requests share one write and one sync; while one group is being synced, the next one forms.
 
     submit -> stage, in order of arrival -> write -> sync -> publish -> answers
 
-Only masters see anything of a group before its sync (`AheadView`): their commits for it are part of this
-group or of a later one. One group is written and synced at a time, as one record of RocksDB's write-ahead log:
-`bus/embedded/wal.py` and `LogSync` rely on it. A failed group is the last one: only reopening the log shows whether it
-is on disk.
+Before a group's sync, only masters see its frames (`AheadView`), and the commits that they base on these frames are in
+this group or in a later one. One group is written and synced at a time, as one record of RocksDB's write-ahead log;
+`bus/embedded/wal.py` and `LogSync` rely on this. After a failed group no other is written: only reopening the log shows
+whether the group is on disk.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from duemq.bus.embedded.sync.log_sync import LogSync
 from duemq.model.errors import DuemqError, StoreFailed, Unavailable
 from duemq.model.rocksdb_errors import translate
 
-# A group of this size takes no further requests, to bound what one write copies, and how long it holds the GIL.
+# A group of this size accepts no further requests, to limit how much one write copies, and how long it holds the GIL.
 GROUP_BYTES = 8 << 20
-# Requests that wait for a cycle are written without it after this time: their shard may have no master now.
+# After this time, requests that wait for a cycle are written without it: their shard may have no master.
 HOLD_S = 0.005
 
 T = TypeVar("T")
 
 
 class Trim(NamedTuple):
-    """The new start of a partition, and the offset below which its chunks are gone."""
+    """The new start of a partition, and the offset below which its chunks are deleted."""
 
     start: PartitionStart
     cut: int
 
 
 Answer = tuple[asyncio.Future[Any], Any]
-"""A request of a group, and what its stage returned."""
+"""The future of a request, and the value that its stage returned."""
 
 
 class Growth(NamedTuple):
-    """Frames that a group appends to a partition at one time (ms), and their lengths. `first`: the offset of the first
-    one."""
+    """Frames that a group appends to a partition with one timestamp (ms), and their lengths. `first`: the first frame's
+    offset."""
 
     first: int
     timestamp: int
@@ -57,10 +57,10 @@ class Growth(NamedTuple):
 
 
 class CommitGroup:
-    """What one write and one sync make durable, and what is published after that."""
+    """The changes that one write and one sync make durable, and that are published afterwards."""
 
     def __init__(self) -> None:
-        self.timestamp = 0  # of the request that is being staged: a group may be open for some ms
+        self.timestamp = 0  # of the request that is being staged: a group may be open for several ms
         self.batch = WriteBatch(raw_mode=True)
         self.bytes = 0
         self.topics: dict[str, LogTopic] = {}
@@ -68,7 +68,7 @@ class CommitGroup:
         self.gaps: dict[LogPartition, tuple[tuple[int, int], ...]] = {}
         self.chunks: list[tuple[LogPartition, Chunk]] = []
         self.answers: list[Answer] = []
-        self.late_answers: list[Answer] = []  # given last: then the cycle has answered the commands already
+        self.late_answers: list[Answer] = []  # given last: by then the cycle has answered the commands
         self.awaits_cycle = True  # whether all requests wait for a cycle
         self._growth: dict[LogPartition, list[Growth]] = {}
 
@@ -85,13 +85,13 @@ class CommitGroup:
         return AppendResult(first, self.timestamp)
 
     def staged(self, partition: LogPartition) -> Iterator[Chunk]:
-        """The frames that the group appends to a partition, as chunks without positions."""
+        """The frames that the group will append to a partition, as chunks without positions."""
         for first, timestamp, frames, lengths in self._growth.get(partition, ()):
             yield Chunk(first, timestamp, 0, frames, sum(lengths))
 
     def seal(self) -> None:
-        """Turn the appended frames into chunks, which requests to the same partition share. The group before must be
-        published."""
+        """Turn the appended frames into chunks, which requests to the same partition share. The previous group must be
+        published already."""
         for partition, growths in self._growth.items():
             position = partition.position
             for first, timestamp, frames, lengths in growths:
@@ -103,10 +103,10 @@ class CommitGroup:
 
 
 class GroupCommit:
-    """`clock` returns epoch ms and never goes back, `publish` shows a durable group to readers, `on_end` is called once
-    one failed.
+    """`clock` returns epoch ms and never goes back. `publish` shows a durable group to readers. `on_end` is called once
+    a group has failed.
 
-    `failpoint` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
+    `failpoint` is for tests: it is called with the name of each step, and may raise or kill the process.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class GroupCommit:
         self._db, self._clock, self._publish, self._on_end = db, clock, publish, on_end
         self._failpoint = failpoint
         self._loop = asyncio.get_running_loop()
-        self._open: CommitGroup | None = None  # takes requests
+        self._open: CommitGroup | None = None  # accepts requests
         self._in_sync: CommitGroup | None = None
         self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()  # not staged yet
         self._soon: asyncio.Handle | None = None  # writes the next group
-        self._hold: asyncio.TimerHandle | None = None  # does so if no cycle comes
+        self._hold: asyncio.TimerHandle | None = None  # writes it later, if no cycle comes before
         self._idle = asyncio.Event()
         self._idle.set()
         self._failure = ""
@@ -154,12 +154,14 @@ class GroupCommit:
     ) -> T:
         """Return the result of `stage` once its group is durable.
 
-        Requests of the same turn of the event loop share its group, unless it must go `at_once`: under load a turn
-        takes milliseconds, and a shard's cycle is large enough. `awaits_cycle`: the caller then waits for a cycle; a
-        group of such requests alone is written with the next request that is none, usually that cycle. `after_sync`:
-        the stage depends on the state that earlier groups publish, so no group may be in sync.
+        Requests from the same turn of the event loop share a group. A request with `at_once` does not wait for others:
+        under load a turn takes milliseconds, and a shard's cycle is large enough for a group. `awaits_cycle`: the
+        caller will next wait for a cycle. A group with only such requests waits, for up to `HOLD_S`, until another kind
+        of request arrives, usually that cycle. `after_sync`: the stage depends on the state that earlier groups
+        publish, so it runs while no group is being synced.
 
-        A DuemqError of `stage` goes to the caller alone: it must be raised before anything was added to the group.
+        If `stage` raises a DuemqError, only this caller gets it. So `stage` must raise it before it adds anything to
+        the group.
         """
         self.check()
         future: asyncio.Future[T] = self._loop.create_future()
@@ -183,7 +185,7 @@ class GroupCommit:
         return await future
 
     def staged(self, partition: LogPartition) -> Iterator[Chunk]:
-        """The frames of a partition that are not durable yet, in order."""
+        """A partition's frames that are not durable yet, in order."""
         for group in (self._in_sync, self._open):
             if group is not None:
                 yield from group.staged(partition)
@@ -255,7 +257,7 @@ class GroupCommit:
             if not future.done():
                 future.set_result(answer)
         if self._open is not None or self._waiting:
-            # Not at once: answered callers may have more for the next group.
+            # Not at once: callers that were just answered may add requests to the next group.
             self._write_soon(awaits_cycle=self._open is not None and self._open.awaits_cycle and not self._waiting)
         else:
             self._idle.set()

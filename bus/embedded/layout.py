@@ -5,11 +5,11 @@
     't' topic name                                            -> topic number (u32), partitions (u16), created ms (u64)
     'e' committer name                                        -> epoch (u64)
     'c' topic name \\0 cursor name (model/messages/names.py)  -> cursor
-    'g' topic number (u32) partition (u16)                    -> gaps: first offset, end (u64 each), one after the other
+    'g' topic number (u32) partition (u16)                    -> gaps: first offset, end (u64 each), one after another
     'v'                                                       -> version of this layout (u16)
 
-Version 1 has no gaps, and no separate cursor names for destinations. To change the layout, raise `VERSION` and teach
-`bus/embedded/rocksdb_log.py` to convert older folders.
+Version 1 has no gaps, and no separate cursor names for destinations. To change the layout, increase `VERSION` and make
+`bus/embedded/rocksdb_log.py` convert older folders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from duemq.model.messages.names import CursorName
 
 VERSION = 2
-FORMER_GROUPS = "destination."  # in layout 1, cursors of destinations had names that clients could use, too
+FORMER_GROUPS = "destination."  # in layout 1, destinations' cursors had names that clients could use, too
 VERSION_KEY = b"v"
 
 TOPIC = Struct(">IHQ")
@@ -28,14 +28,15 @@ START = Struct(">QQQ")
 NUMBER = Struct(">Q")
 GAP = Struct(">QQ")
 UNUSED = 1 << 40
-"""The offsets of a gap: more than a log assigns between two restores."""
+"""How many offsets a gap has: more than a log assigns between two restores."""
 
 _PARTITION_KEY = Struct(">cIH")
 MAX_PARTITIONS = 0xFFFF
 
 
 class PartitionStart(NamedTuple):
-    """The first offset of a trimmed partition; the time (ms) and position to continue from if no chunk is left."""
+    """The first offset of a trimmed partition, and the time (epoch ms) and position to continue from if no chunk is
+    left."""
 
     offset: int = 0
     timestamp: int = 0
@@ -66,7 +67,7 @@ CURSORS = b"c"
 
 
 def cursors_of(topic: str) -> bytes:
-    """The start of the keys of a topic's cursors."""
+    """The key prefix of a topic's cursors."""
     return CURSORS + topic.encode() + b"\0"
 
 
@@ -75,6 +76,6 @@ def cursor_key(topic: str, name: CursorName) -> bytes:
 
 
 def read_cursor_key(key: bytes) -> tuple[str, str]:
-    """The topic and the text of the cursor's name."""
+    """The topic and the cursor's name in a key."""
     topic, _, name = key.removeprefix(CURSORS).decode().partition("\0")
     return topic, name

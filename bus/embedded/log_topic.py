@@ -1,4 +1,4 @@
-"""Topics and partitions of the embedded log in memory, and how they are loaded on opening."""
+"""The embedded log's topics and partitions in memory; they are loaded when the log is opened."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from duemq.model.errors import CorruptStore
 
 
 class LogPartition:
-    """The durable part of one partition: offsets `start` to `end`.
+    """One partition. Its durable frames have the offsets from `start` to before `end`.
 
-    `cut`: the log holds nothing below this offset (between it and `start` lies the trimmed part of a chunk).
-    `assigned`: the next offset to assign; those from `end` on are not durable yet. `position`: the bytes of all durable
-    frames ever appended. `gaps`: offsets that are never used, as first offset and end, in
-    order.
+    `cut`: the log has no chunks below this offset (the trimmed part of a chunk lies between `cut` and `start`).
+    `assigned`: the next offset to assign; offsets from `end` on are not durable yet. `position`: the total size of all
+    durable frames ever appended. `gaps`: ranges of offsets that are never used, as (first offset, end), in order.
     """
 
     __slots__ = (
@@ -55,7 +54,7 @@ class LogPartition:
         return self.prefix + offset.to_bytes(8, "big")
 
     def skip(self, offset: int) -> int:
-        """The same offset, or the end of the gap it is in."""
+        """The same offset, or, if it is in a gap, the end of that gap."""
         return next((end for first, end in self.gaps if first <= offset < end), offset) if self.gaps else offset
 
 
@@ -79,7 +78,8 @@ def new_topic(name: str, number: int, partitions: int) -> LogTopic:
 
 
 def load_topics(db: Rdict) -> tuple[dict[str, LogTopic], int]:
-    """All topics according to the last chunk of each partition, and the latest timestamp. Raises CorruptStore."""
+    """All topics, with their ends taken from each partition's last chunk, and the latest timestamp. Raises
+    CorruptStore."""
     topics: dict[str, LogTopic] = {}
     latest = 0
     rows = db.iter()

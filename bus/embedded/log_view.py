@@ -1,4 +1,4 @@
-"""Views of the log: one of the durable frames, and one for masters, which may read frames earlier."""
+"""Views of the log: one shows durable frames only; the other is for masters, which may read frames earlier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from duemq.model.messages.record import StoredRecord
 
 
 class DurableView:
-    """The durable frames. `find` returns a partition; `history` reads the oldest frames. For the methods see `Bus`."""
+    """Shows the durable frames. `find` returns a partition; `history` reads frames that are no longer in memory. `Bus`
+    describes the methods."""
 
     def __init__(
         self, find: Callable[[str, int], LogPartition | None], commits: GroupCommit, history: ChunkReader
@@ -37,7 +38,7 @@ class DurableView:
         if offset >= log_partition.tail.first:
             return frames_from(self._newest(log_partition, offset), offset, max_records, max_bytes)
         records = self._history.read(log_partition, offset, max_records, max_bytes)
-        # A reader far behind never waits otherwise: let other tasks run.
+        # A reader that is far behind would otherwise never yield to other tasks.
         await asyncio.sleep(0)
         return records
 
@@ -54,15 +55,15 @@ class DurableView:
         return partition.end
 
     def _newest(self, partition: LogPartition, offset: int) -> Iterable[Chunk]:
-        """The chunks in memory from the one that holds `offset` on."""
+        """The chunks in memory, from the one that contains `offset` on."""
         return partition.tail.chunks_from(offset)
 
 
 class AheadView(DurableView):
-    """Also the frames that have an offset and are not durable yet. See `Bus.ahead`.
+    """Also shows frames that have an offset but are not durable yet. See `Bus.ahead`.
 
-    Only a master may read them: nothing sees its cycle before the sync that makes the cycle durable, and that sync, or
-    an earlier one, makes the commands durable that the cycle read.
+    Only a master may read these. Its cycle stays invisible until a sync makes it durable, and that sync, or an earlier
+    one, also makes the commands durable that the cycle read.
     """
 
     def _end(self, partition: LogPartition) -> int:

@@ -28,14 +28,16 @@ log = logging.getLogger(__name__)
 
 
 def log_options() -> Options:
-    """For large sequential values, mostly read in order and soon dropped."""
+    """Options for large values that are written and mostly read in order, and soon dropped."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_paranoid_checks(True)
-    # The default stops at the first bad record of the WAL and silently drops acknowledged records after it.
+    # By default, recovery stops at the first bad record in the WAL and silently drops the acknowledged records after
+    # it.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
-    # `write` holds the GIL: a stalled write would stop the whole process, so buffers and level 0 have room to spare.
+    # `write` holds the GIL, so a stalled write would stop the whole process. Buffers and level 0 therefore have room to
+    # spare.
     options.set_write_buffer_size(16 << 20)
     options.set_max_write_buffer_number(6)
     options.set_level_zero_file_num_compaction_trigger(6)
@@ -67,7 +69,7 @@ def open_log(folder: Path) -> Rdict:
     """Raises FolderRefused (in use, or of another version), CorruptStore, DiskFull or StoreFailed."""
     with translate_errors(f"opening the log in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        # RocksDB syncs the content of its folder, but not the folder's entry in its parent.
+        # RocksDB syncs the content of its folder, but not the folder's entry in the parent folder.
         parent = os.open(folder.parent, os.O_RDONLY)
         try:
             os.fsync(parent)
@@ -89,13 +91,13 @@ def open_log(folder: Path) -> Rdict:
             )
         if raw_version is None:
             db.put(layout.VERSION_KEY, version.to_bytes(2, "big"))
-            db.flush_wal(True)  # each write is synced before the next one: `cut_torn_end` relies on it
+            db.flush_wal(True)  # sync each write before the next one: `cut_torn_end` relies on this
         return db
 
 
 def _separate_cursors(db: Rdict) -> None:
-    """From layout 1 to 2: copy the cursors of destinations to names that no client can have. The former names stay,
-    because a client's consumer may use one of them."""
+    """Convert layout 1 to 2: copy destinations' cursors to names that no client can use. The former names stay, because
+    a client's consumer may use one of them."""
     batch, rows = WriteBatch(raw_mode=True), db.iter()
     rows.seek(layout.CURSORS)
     while rows.valid() and rows.key().startswith(layout.CURSORS):
@@ -125,13 +127,14 @@ def _open(folder: Path) -> Rdict:
 
 
 def link_log(db: Rdict, into: Path) -> None:
-    """A checkpoint of the log in a new folder, made of links. Blocks; run it in a thread.
+    """Make a checkpoint of the log in a new folder, with hard links. It blocks: run it in a thread.
 
-    The log may be written concurrently: everything synced before the call is included. Raises DiskFull or StoreFailed.
+    The log may be written to concurrently: everything synced before the call is included. Raises DiskFull or
+    StoreFailed.
     """
     with translate_errors(into):
         into.parent.mkdir(parents=True, exist_ok=True)
-        # A checkpoint holds the GIL while it flushes, so flush before it.
+        # A checkpoint would hold the GIL while it flushes, so flush first.
         db.flush(True)
         Checkpoint(db).create_checkpoint(str(into))
 
@@ -144,12 +147,12 @@ def _is_empty(db: Rdict) -> bool:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The bytes that the files of a folder take on disk."""
+    """The disk space, in bytes, that a folder's files take."""
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
                 total += entry.stat().st_blocks * 512
             except FileNotFoundError:
-                continue  # RocksDB dropped it concurrently
+                continue  # RocksDB deleted it concurrently
     return total

@@ -1,4 +1,4 @@
-"""The newest chunks of every partition, in memory: reads of recent appends do not touch the disk."""
+"""The newest chunks of every partition, kept in memory so that reading recent appends does not touch the disk."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from duemq.bus.embedded.chunk import Chunk
 
-# Overhead of a bytes object and its place in a list.
+# The overhead of a bytes object and its slot in a list.
 FRAME_OVERHEAD_BYTES = 48
 
 
 class RecentChunks:
-    """The newest chunks of one partition. `first` is the lowest offset it holds; equal to the end if it is empty."""
+    """The newest chunks of one partition. `first` is the lowest offset in them; it equals the end if there are none."""
 
     __slots__ = ("_chunks", "_drop_count", "_firsts", "first")
 
@@ -34,15 +34,15 @@ class RecentChunks:
         self._chunks[at] = None
         self.first = oldest.end
         self._drop_count = at + 1
-        # The list is shortened at its front only when half of it is gone: constant cost per chunk.
+        # Deleting from the front of the list only when half of it is unused keeps the cost per chunk constant.
         if self._drop_count > 64 and self._drop_count * 2 > len(self._chunks):
             del self._firsts[: self._drop_count], self._chunks[: self._drop_count]
             self._drop_count = 0
 
     def chunks_from(self, offset: int) -> Iterator[Chunk]:
-        """The chunks from the one that holds `offset` on. Only for `first` <= offset < end."""
+        """The chunks from the one that contains `offset` on. Only for `first` <= offset < end."""
         chunks = self._chunks
-        # By index: small requests make very many chunks, and an iterator would step over all earlier ones.
+        # By index: small requests make very many chunks, and an iterator would step through all earlier ones.
         for at in range(bisect_right(self._firsts, offset, self._drop_count) - 1, len(chunks)):
             chunk = chunks[at]
             assert chunk is not None
@@ -50,7 +50,7 @@ class RecentChunks:
 
 
 class TailCache:
-    """All tails of a bus, within `max_bytes` in total; the oldest chunk of all is dropped first."""
+    """The newest chunks of all partitions, within `max_bytes` in total; the oldest chunk is dropped first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -1,17 +1,17 @@
-"""Tells a torn end of RocksDB's write-ahead log from damage.
+"""Distinguishes a torn end of RocksDB's write-ahead log from damage.
 
-A power cut may leave the last write incomplete: pages that never reached the disk read as zeros, even if later pages
-are there. RocksDB takes that for damage and refuses to open, unless the file simply ends too early. Here it is a torn
-end, and may be cut off, if
+A power cut may leave the last write incomplete: pages that did not reach the disk read as zeros, even if later pages
+did reach it. RocksDB treats this as damage and refuses to open, unless the file merely ends too early. This module
+treats it as a torn end, which may be cut off, if
 
 * the first unreadable fragment has a missing sector: 512 zeros, or zeros up to a sector's end;
-* no record begins after it. The log writes one record, syncs it, and only then writes the next: so an acknowledged
-  record is followed by nothing, or by the beginning of one more record.
+* no record begins after that fragment. The log writes one record, syncs it, and only then writes the next. So after the
+  last acknowledged record there is at most one incomplete record.
 
-Everything else is damage. One case cannot be distinguished: an acknowledged last record with a sector that turned into
-zeros.
+Everything else is damage. One kind of damage cannot be distinguished from a torn end: zeros in a sector of the last
+record, after it was acknowledged.
 
-The format: https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format
+The format is described in https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MASK = 0xA282EAD8
 
 
 class _Fragment(NamedTuple):
-    """A part of a record. `good`: it is intact. `end`: where the next one is, if it is good."""
+    """A part of a record. `good`: it is intact. `end`: if it is intact, where the next fragment begins."""
 
     start: int
     end: int
@@ -38,9 +38,9 @@ class _Fragment(NamedTuple):
 
 
 def cut_torn_end(folder: Path) -> int:
-    """Durably cut off an incomplete last write; return its bytes, 0 if the log has no torn end.
+    """Durably cut off an incomplete last write; return its size in bytes, 0 if the log has no torn end.
 
-    For a log that RocksDB refuses to open and no process has open. Raises OSError.
+    Use it for a log that RocksDB refuses to open and that no process has open. Raises OSError.
     """
     logs = [path for path in sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if path.stat().st_size]
     if not logs:
@@ -75,14 +75,15 @@ def _torn_at(content: bytes) -> int | None:
 
 
 def _fragments(content: bytes) -> Iterator[_Fragment]:
-    """All fragments of a file. After a bad one, reading continues at the next block, where a fragment begins."""
-    from aiokafka.record.util import calc_crc32c  # the only place in this plug that needs it
+    """All fragments of a file. After a bad fragment, reading continues at the next block, because each block begins
+    with a fragment."""
+    from aiokafka.record.util import calc_crc32c  # imported here because only this function needs it
 
     at = 0
     while at + _HEADER.size <= len(content):
         block_end = min(at - at % _BLOCK_BYTES + _BLOCK_BYTES, len(content))
         if block_end - at < _HEADER.size:
-            at = block_end  # padded with zeros
+            at = block_end  # the rest of the block is padded with zeros
             continue
         checksum, length, kind = _HEADER.unpack_from(content, at)
         end = at + _HEADER.size + length

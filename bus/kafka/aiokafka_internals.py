@@ -1,6 +1,6 @@
 """The private parts of aiokafka 0.14 that duemq uses. They are used only here, and a test checks that they exist.
 
-First come fixes of defects, each for one client only; then other attributes that duemq reads and sets.
+First come fixes for defects, each applied to one client only; then come other attributes that duemq reads and sets.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-BATCH_HEAD_BYTES = 12  # base offset and length, before what the length counts
-_MANY_TOPICS = 1_000  # above this, deleted topics are dropped
+BATCH_HEAD_BYTES = 12  # base offset and length; the length does not include these
+_MANY_TOPICS = 1_000  # from this number on, deleted topics are dropped
 
 
 def mend_requests(client: Any) -> None:
     """Make every failed request of an AIOKafkaClient raise a KafkaError.
 
-    When several requests time out on one connection, the first one closes it and the next request replaces it. The
-    others then find no connection, and `send` raises KeyError. And if the broker has closed a connection a moment ago,
-    uvloop refuses to write to it with a RuntimeError (asyncio's own transports do not). Either error ends aiokafka's
-    background tasks, and callers expect a KafkaError.
+    When several requests time out on one connection, the first one closes the connection, and the next request opens a
+    new one. The others then no longer find theirs, and `send` raises KeyError. And if the broker has only recently
+    closed a connection, uvloop refuses to write to it with a RuntimeError (asyncio's own transports do not). Either
+    error ends aiokafka's background tasks, and callers expect a KafkaError.
     """
     send = client.send
 
@@ -55,8 +55,9 @@ def mend_requests(client: Any) -> None:
 def mend_leaders(client: Any) -> None:
     """Make the AIOKafkaClient of a producer keep the leaders of all topics that it sends to.
 
-    It knows all of them until it meets an unknown topic. Then it requests only that topic, and forgets the leaders of
-    all others: their batches wait forever, and it repeats the request without a pause.
+    Unmended, the client keeps all leaders until it sends to an unknown topic. Then it requests metadata for that topic
+    only and forgets the leaders of all others: their batches wait forever, and the client repeats the request without a
+    pause.
     """
     wait = client._wait_on_metadata
 
@@ -72,10 +73,11 @@ def mend_leaders(client: Any) -> None:
 
 
 def make_no_topics(client: Any) -> None:
-    """Make an AIOKafkaClient forbid brokers to create the topics in its requests.
+    """Make an AIOKafkaClient's metadata requests forbid brokers to create the requested topics.
 
     Brokers may create topics by default (auto.create.topics.enable). A client repeats its request every minute, and
-    after each error, for all names that it ever met: a topic that its owner deleted would come back, with one replica.
+    after each error, for all names that it has ever used. So a topic that its owner deleted would come back, with one
+    replica.
     """
     client._metadata_update = _with_names(client._metadata_update, MetadataRequest=_ask_only)
     send = client.send
@@ -93,15 +95,15 @@ def _ask_only(topics: list[str] | None) -> MetadataRequest:
 
 
 def forget_topic(client: Any, topic: str) -> None:
-    """Make an AIOKafkaClient stop requesting a topic until it meets it again."""
+    """Make an AIOKafkaClient stop requesting a topic's metadata until the topic is used again."""
     client._topics.discard(topic)
 
 
 def mend_missing_offsets(client: Any) -> None:
-    """Make an AIOKafkaClient raise an OffsetFetch error that is about the whole group.
+    """Make an AIOKafkaClient raise an error in an OffsetFetch response that applies to the whole group.
 
-    Since version 2 of that request (KIP-88), a loading or former coordinator reports its error once, without
-    partitions. aiokafka checks only the partitions, and concludes that the group has no offsets.
+    Since version 2 of that request (KIP-88), a coordinator that is loading, or no longer the coordinator, reports its
+    error once, without partitions. aiokafka checks only the partitions, so it concludes that the group has no offsets.
     """
     send = client.send
 
@@ -115,10 +117,10 @@ def mend_missing_offsets(client: Any) -> None:
 
 
 def mend_header_names(fetcher: Any) -> None:
-    """Make the Fetcher of an AIOKafkaConsumer read header names that are not UTF-8, with U+FFFD for invalid bytes.
+    """Make the Fetcher of an AIOKafkaConsumer accept header names that are not UTF-8, with U+FFFD for invalid bytes.
 
-    Other clients may write them. aiokafka raises UnicodeDecodeError for one after counting the records before it as
-    read: they are lost, and the next try stops at the same record.
+    Other clients may write such names. At the first one, aiokafka raises UnicodeDecodeError, after it has marked the
+    records before it as read. So those records are lost, and the next try stops at the same record.
     """
     fetcher._proc_fetch_request = _with_names(
         fetcher._proc_fetch_request, MemoryRecords=_Batches, PartitionRecords=_Records
@@ -126,7 +128,7 @@ def mend_header_names(fetcher: Any) -> None:
 
 
 def _with_names(method: MethodType, **names: Any) -> MethodType:
-    """The same method with other values for these global names."""
+    """A copy of the method that uses other values for these global names."""
     plain = method.__func__
     assert isinstance(plain, FunctionType)
     names = {**plain.__globals__, **names}
@@ -135,7 +137,7 @@ def _with_names(method: MethodType, **names: Any) -> MethodType:
 
 
 class LenientRecord(NamedTuple):
-    """A record of a batch that aiokafka's parser cannot finish."""
+    """A record in a batch that aiokafka's parser cannot read to the end."""
 
     offset: int
     timestamp: int
@@ -147,9 +149,9 @@ class LenientRecord(NamedTuple):
 
 
 def leniently(raw: memoryview | bytes) -> Iterator[LenientRecord]:
-    """The records of a batch of magic 2, with U+FFFD for invalid UTF-8 in header names.
+    """The records of a batch in format version 2, with U+FFFD for invalid UTF-8 in header names.
 
-    The layout is in aiokafka/record/default_records.py.
+    aiokafka/record/default_records.py describes the format.
     """
     batch: Any = _DefaultRecordBatchPy(raw)
     batch._maybe_uncompress()
@@ -164,7 +166,7 @@ def leniently(raw: memoryview | bytes) -> Iterator[LenientRecord]:
 
     for _ in range(batch._num_records):
         size, start = decode_varint(body, at)
-        since, at = decode_varint(body, start + 1)  # after the attributes, one byte
+        since, at = decode_varint(body, start + 1)  # skips the attributes, one byte
         step, at = decode_varint(body, at)
         key, value = field(), field()
         count, at = decode_varint(body, at)
@@ -185,7 +187,7 @@ class _Batches:
         )  # fmt: skip
 
     def with_offset(self, offset: int) -> tuple[memoryview, int]:
-        """The first batch that ends after an offset, and the offset after that batch."""
+        """The first batch that ends after an offset, and the next offset after that batch."""
         at = 0
         while True:
             base, length, _, _, _, _, last, *_ = _DefaultRecordBatchPy.HEADER_STRUCT.unpack_from(self.raw, at)
@@ -245,30 +247,32 @@ def connection_to(client: Any, node: int) -> object | None:
 
 
 def use_brokers_of(known: Any, client: Any) -> None:
-    """In place of the `bootstrap` of an AIOKafkaClient: the brokers that another client knows, without connecting."""
+    """Replaces `bootstrap` of an AIOKafkaClient: it uses the brokers that another client knows, without connecting to
+    any."""
     client.cluster._brokers = dict(known.cluster._brokers)
     if client._sync_task is None:
         client._sync_task = asyncio.create_task(client._md_synchronizer(), name="kafka metadata")
 
 
 async def know_topic(client: Any, topic: str) -> None:
-    """Make an AIOKafkaClient (after `mend_leaders`) learn and keep the leaders of a topic. Raises KafkaError without
-    one."""
+    """Make an AIOKafkaClient (after `mend_leaders`) request and keep the leaders of a topic. Raises KafkaError if there
+    are none."""
     await client._wait_on_metadata(topic)
 
 
 def built_batch(builder: Any, producer_id: int, epoch: int, sequence: int) -> bytes:
-    """The bytes of a BatchBuilder as the batch of a producer. Call it once: it builds the batch."""
+    """Build a producer's batch from a BatchBuilder and return its bytes. Call it only once per builder."""
     builder._set_producer_state(producer_id, epoch, sequence)
     batch: bytes = builder._build()
     return batch
 
 
 def on_coordinator_lost(producer: Any, on_lost: Callable[[], None]) -> None:
-    """Make a producer call this when it loses its coordinator, after it has forgotten the address.
+    """Make a producer call `on_lost` when it loses its coordinator, after it has forgotten the coordinator's address.
 
-    This happens if the connection closes before an EndTxn is answered. aiokafka would send it again in the same epoch:
-    the first request may still be in flight, and end the next transaction as soon as it begins (KIP-890).
+    It loses the coordinator if, for example, the connection closes before an EndTxn is answered. aiokafka would send
+    the EndTxn again with the same epoch. But the first request may still be in flight, and would then end the next
+    transaction as soon as that begins (KIP-890).
     """
     coordinators, send = producer._sender._coordinators, producer.client.send
 
@@ -283,31 +287,31 @@ def on_coordinator_lost(producer: Any, on_lost: Callable[[], None]) -> None:
     producer.client.send = sending
 
     def dead(kind: CoordinationType) -> None:
-        coordinators.pop(kind, None)  # what aiokafka does here
+        coordinators.pop(kind, None)  # as aiokafka does
         on_lost()
 
     producer._sender._coordinator_dead = dead
 
 
 def is_sending(producer: Any) -> bool:
-    """Whether it has unsent or unacknowledged batches."""
+    """Whether a producer has unsent or unacknowledged batches."""
     accumulator = producer._message_accumulator
     return bool(accumulator._pending_batches) or any(accumulator._batches.values())
 
 
 def fail_unsent(producer: Any) -> list[asyncio.Future[Any]]:
-    """Close a producer to its callers, fail all its batches with ProducerClosed, and return their futures."""
+    """Refuse further sends by a producer, fail all its batches with ProducerClosed, and return their futures."""
     producer._closed = True
     accumulator = producer._message_accumulator
     unsent = [*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)]
-    accumulator._pending_batches.update(unsent)  # it looks up each failed batch here, also sent ones
+    accumulator._pending_batches.update(unsent)  # each failed batch is looked up here, even if it was sent
     accumulator.fail_all(ProducerClosed())
-    accumulator.reenqueue = lambda batch: None  # a request that ends later would put its batches back
+    accumulator.reenqueue = lambda batch: None  # otherwise a request that ends later would put its batches back
     return [future for batch in unsent for future in (batch.future, batch._drain_waiter)]
 
 
 def give_up(producer: Any, topic: str, partition: int) -> None:
-    """Make a producer send nothing more to one partition. Batches for other partitions are sent."""
+    """Make a producer send nothing more to one partition. Batches for other partitions are still sent."""
     accumulator, where = producer._message_accumulator, TopicPartition(topic, partition)
     accumulator._batches.pop(where, None)
     reenqueue = accumulator.reenqueue
@@ -315,7 +319,7 @@ def give_up(producer: Any, topic: str, partition: int) -> None:
 
 
 def sender_task(producer: Any) -> asyncio.Task[Any] | None:
-    """The task that sends for a producer. It no longer fails batches when it ends, which does not work without
+    """A producer's sender task. From now on it fails no batches when it ends, because that does not work without
     transactions."""
     task: asyncio.Task[Any] | None = producer._sender.sender_task
     if task is not None:
@@ -327,7 +331,7 @@ def sender_task(producer: Any) -> asyncio.Task[Any] | None:
 
 
 def on_connection_closed(client: Any, on_closed: Callable[[Any], None]) -> None:
-    """Make an AIOKafkaClient call this with each connection that it loses."""
+    """Make an AIOKafkaClient call `on_closed` with each connection that it loses."""
     before = client._on_connection_closed
 
     def both(connection: Any, reason: Any) -> None:
@@ -348,12 +352,12 @@ def fetcher_of(consumer: Any) -> Any:
 
 
 def start_without_topics(consumer: Any) -> None:
-    """Make a consumer learn the existing topics at its start, without waiting until all subscribed topics exist."""
+    """Make a consumer request the existing topics when it starts, without waiting until all subscribed topics exist."""
     consumer._wait_topics = consumer._client.force_metadata_update
 
 
 def subscription_of(consumer: Any) -> Any:
-    """The Subscription of an AIOKafkaConsumer; None without one."""
+    """The Subscription of an AIOKafkaConsumer; None if it has none."""
     return consumer._subscription.subscription
 
 
@@ -368,8 +372,8 @@ async def commit_offsets(
 ) -> None:
     """Commit with one request, as this member of the group. `check` may raise right before it. Raises KafkaError.
 
-    aiokafka's `commit` retries forever while brokers are out of reach. For a deleted topic it retries until a topic of
-    that name exists again, which then gets the old offsets.
+    aiokafka's `commit` retries forever while brokers are out of reach. For a deleted topic it retries until a topic
+    with that name exists again, and then commits the old offsets for the new topic.
     """
     coordinator = consumer._coordinator
     await coordinator.ensure_coordinator_known()
@@ -381,9 +385,10 @@ async def commit_offsets(
 async def offsets_at(
     consumer: Any, times: Mapping[TopicPartition, int], timeout_ms: int, *, committed: bool
 ) -> Mapping[TopicPartition, tuple[int, int | None]]:
-    """Offset and time of the first record since a time, by partition. `committed`: as read-committed consumers see it.
+    """For each partition, the offset and time of the first record at or after a given time. `committed`: as
+    read-committed consumers see it.
 
-    The consumer's public methods send the same request, but drop the time, and differ in how they return "none".
+    The consumer's public methods send the same request, but they drop the time, and represent "none" in different ways.
     """
     fetcher = consumer._fetcher
     fetcher._isolation_level = 1 if committed else 0

@@ -1,4 +1,4 @@
-"""The log as topics of a Kafka cluster."""
+"""The log as topics in a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _SOON_S, _PATIENCE = 0.005, 100
 
 
 class KafkaBus:
-    """The bus on a Kafka cluster, made by `open`.
+    """The bus on a Kafka cluster, created by `open`.
 
     It recovers from outages of brokers; `trouble` reports them.
     """
@@ -89,8 +89,8 @@ class KafkaBus:
         self._watch = Watch(self.wire, self.catalog, self._saw_end)
         self.consumer_offsets = ConsumerOffsets(self.wire, options.names.cursors)
         self._producers = PartitionProducers(self.wire)
-        # A broker answers one request of a producer at a time, and a producer fails as a whole. A slow or refusing
-        # topic must not delay commands.
+        # Separate producers, so that a slow or refusing topic does not delay commands: a broker handles a producer's
+        # requests one at a time, and a producer fails as a whole.
         self.commands, self._administrative, self.to_topics = (
             Appender(options, self.catalog, self._on_end, clock) for _ in range(3)
         )
@@ -113,10 +113,11 @@ class KafkaBus:
         failpoint: Failpoint = no_failpoint,
         abandoned: Collection[str] = (),
     ) -> KafkaBus:
-        """`abandoned`: committers of single appends. If a process died within such a transaction, it is ended here: at
-        once, and whenever it blocks a partition.
+        """`abandoned`: committers that are opened for single appends only. A process may have died during a transaction
+        of such a committer. This bus ends that transaction: when it opens, and later whenever the transaction blocks a
+        partition.
 
-        Raises BadConfig if the brokers refuse us or a setting cannot work, Unavailable if they are out of reach.
+        Raises BadConfig if the brokers refuse us or a setting cannot work, Unavailable if the brokers are out of reach.
         """
         bus = cls(options, clock, failpoint, abandoned)
         await bus.wire.open()
@@ -165,7 +166,7 @@ class KafkaBus:
         results = join_outcomes(outcomes)
         self.wire.record_answer()
         for where, end in ends.items():
-            if results[where].first_offset < end:  # no shard reads the record there
+            if results[where].first_offset < end:  # the shard has already read past this offset
                 self._end_reason = LogFailed(
                     f"topic {where[0]!r}, partition {where[1]}, ended at offset {end}, and takes records at "
                     f"{results[where].first_offset}: it was recreated"
@@ -227,12 +228,12 @@ class KafkaBus:
             if end >= own:
                 self._saw_end(where, end)
                 return end
-            # Committed here, but not visible yet: the broker is still writing the transaction's markers, or is a former
-            # leader that does not know it.
+            # Frames that this process committed are not visible yet: the broker is still writing the transaction's
+            # markers, or it is a former leader that does not know that it was replaced.
             if attempt == _PATIENCE // 2:
                 await self.wire.refresh()
             await asyncio.sleep(_SOON_S)
-        if topic not in self.own:  # commits to duemq's own topics stay committed, and `Fetcher` relies on it
+        if topic not in self.own:  # ends of duemq's own topics never go back: `Fetcher` relies on this
             self.ends.set(where, end)  # another client's older transaction is open, or the topic was recreated
         return end
 
@@ -348,7 +349,7 @@ class KafkaBus:
             await self._cut({where: offset if offset >= 0 else ends[where] for where, offset in young.items()})
 
     async def reclaim(self) -> None:
-        self._check()  # brokers manage their disks
+        self._check()  # brokers free their disks without our help
 
     async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
@@ -426,7 +427,7 @@ class KafkaBus:
             self.subscriptions.wake_all()
 
     async def _end_abandoned(self, transactional_id: str) -> None:
-        """End the open transaction of a dead process, unless this process has one in progress."""
+        """End the open transaction of a dead process, unless this process is using the same committer."""
         name = self._abandoned[transactional_id]
         running = self._committers.get(name)
         if running is not None and running.state is not CommitterState.ENDED:
@@ -437,7 +438,8 @@ class KafkaBus:
             log.warning("what committer %s left open cannot be ended now: %s", name, error, extra={"action": "fence"})
 
     async def _exists(self, topic: str, partition: int) -> bool:
-        """Raises LogFailed if one of duemq's own topics is missing: an empty answer would be wrong."""
+        """Whether this partition exists. Raises LogFailed if one of duemq's own topics is missing: an empty answer
+        would be wrong."""
         metadata = await self.catalog.recall(topic)
         if metadata is None and topic in self.own:
             raise LogFailed(_GONE.format(topic))
@@ -456,7 +458,8 @@ class KafkaBus:
             self.fetcher.trim(where, offset)
 
     def _begin_again(self, topic: str) -> None:
-        """A topic of duemq that is not vital was replaced: its readers begin at its start."""
+        """Make the readers start again at the beginning of a topic that was recreated or truncated. The topic is one of
+        duemq's own that is not vital."""
         log.error(
             "topic %s was recreated or truncated: its records are lost", topic,
             extra={"action": "made_again", "topic": topic},
@@ -468,7 +471,7 @@ class KafkaBus:
         self.subscriptions.wake([(topic, partition) for partition in range(self.own[topic])])
 
     def _drop_topic(self, topic: str) -> None:
-        """A later topic of that name has other ends and other records."""
+        """Forget a topic's ends and records: a later topic with the same name has others."""
         if topic not in self.own:
             self.ends.forget(topic)
             self._reader.forget(topic)
@@ -482,7 +485,8 @@ class KafkaBus:
                 self.subscriptions.wake((where,))
 
     def _saw_end(self, where: Partition, end: int) -> None:
-        """Note a partition's end from the broker. The first time, it is unknown whether it grew."""
+        """Record a partition's end as the broker reported it. Readers are not woken the first time, when it is unknown
+        whether the partition grew."""
         if self.ends.find(where) is None:
             self.ends.set(where, end)
         else:
@@ -491,7 +495,7 @@ class KafkaBus:
     def _on_commit(self, results: AppendResults, before: int, after: int) -> None:
         self.wire.record_answer()
         for where, batch in results.items():
-            # If its first frame can be read, all can.
+            # Once the first frame of a transaction can be read, all can.
             self._on_end(where, batch.first_offset + 1)
             if where[0] in self.own:
                 self.clock_probe.sample(batch.timestamp, before, after)

@@ -1,7 +1,7 @@
-"""Makes all aiokafka clients that duemq uses, with the fixes that they need.
+"""Creates all aiokafka clients that duemq uses, with the fixes that they need.
 
-None of them creates topics by requesting them. A test finds any client made elsewhere. Arguments are those of
-aiokafka's classes.
+None of these clients makes brokers create a topic by requesting it. A test finds any client that is created elsewhere.
+The arguments are those of aiokafka's classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duemq.bus.kafka.aiokafka_internals import (
 
 
 def new_client(**settings: Any) -> Any:
-    """A client only for requests."""
+    """A client that is used only for requests."""
     return _mended(AIOKafkaClient(**settings))
 
 

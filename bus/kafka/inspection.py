@@ -17,7 +17,7 @@ _MAX_TRANSACTION: Final = "transaction.max.timeout.ms"
 
 
 class Inspection:
-    """Made by `open`."""
+    """Created by `open`."""
 
     def __init__(self, options: KafkaOptions, clock: Callable[[], int]) -> None:
         self._options, self._clock = options, clock
@@ -45,7 +45,8 @@ class Inspection:
         return await uses_v2(self._options, self._wire)
 
     async def max_transaction_ms(self) -> int | None:
-        """How long a transaction of any client may be open; None if duemq's user may not see it. Raises LogFailed."""
+        """How long any client's transaction may stay open, ms; None if duemq's user may not see this setting. Raises
+        LogFailed."""
         cluster = self._wire.client.cluster
         timeouts: list[int] = []
         for broker in cluster.brokers():
@@ -55,15 +56,15 @@ class Inspection:
         return max(timeouts, default=None)
 
     async def topic(self, name: str) -> TopicMetadata | None:
-        """None if it does not exist, or duemq's user may not describe it. Raises LogFailed."""
+        """A topic; None if it does not exist or duemq's user may not describe it. Raises LogFailed."""
         return (await self._catalog.find([name])).get(name)
 
     async def misfit(self, name: str, *, expires: bool) -> str | None:
-        """The fault of an existing topic of duemq. `expires`: see `Bus.create_log`."""
+        """Why the settings of one of duemq's existing topics are wrong. `expires`: see `Bus.create_log`."""
         return await self._maker.misfit(name, settings_of_own(self._options, None if expires else NEVER))
 
     async def clock_offset_ms(self) -> float | None:
-        """How far this machine's clock is ahead of the brokers'; None if no server has compared clocks yet. Appends
+        """How far this machine's clock is ahead of the brokers', ms; None if no server has compared clocks yet. Appends
         records to `duemq.clock`, as each server does every second."""
         if await self.topic(self._options.names.on_brokers(CLOCK_TOPIC)) is None:
             return None

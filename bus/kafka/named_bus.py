@@ -1,4 +1,5 @@
-"""The log of a cluster with a prefix: the only place where its topics have other names than inside duemq."""
+"""The log of a cluster with a prefix. Only this module translates between topic names inside duemq and on the
+brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 
 class NamedBus:
-    """See `Bus`. Sentences about topics use the brokers' names, which operators need to find them."""
+    """See `Bus`. Sentences about topics use the names on the brokers, so that operators can find the topics."""
 
     def __init__(self, inner: Bus, names: NamesOnBrokers) -> None:
         self._inner, self._names, self._name = inner, names, names.on_brokers

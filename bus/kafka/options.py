@@ -1,4 +1,4 @@
-"""Connection settings of a Kafka cluster, and requirements of duemq's own topics on it."""
+"""How to connect to a Kafka cluster, and the settings of duemq's own topics on it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 TRANSACTIONS = ("auto", "v1")
 
-# While a broker is out of reach, aiokafka logs every attempt, twenty times a second. duemq's own processes log it once,
-# and in `trouble`.
+# While a broker is out of reach, aiokafka logs every attempt to connect, twenty times a second. duemq logs it once, and
+# reports it in `trouble`.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
-# How long a client waits before a retry. A new committer also waits this long while the broker ends the previous one's
-# open transaction, so it is part of every takeover.
+# How long a client waits before a retry. A new committer also waits this long while the broker ends the previous
+# committer's open transaction, so this delay is part of every takeover.
 _RETRY_MS = 40
 
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """`cluster` names this duemq on its brokers: two that share brokers need two names.
+    """`cluster` identifies this duemq cluster on the brokers: two duemq clusters that share brokers need different
+    names.
 
-    `replication_factor`, `min_insync_replicas`, `retention_ms`, `max_message_bytes`: of duemq's own topics.
-    `ca`, `cert`, `key`: paths of PEM files. `buffer_bytes`: frames of own topics kept in memory for their readers.
-    `names`: of topics and groups. `transactions`: v1 = the protocol before Kafka 4; auto = v2 (KIP-890) where the
-    cluster supports it. Raises BadConfig for values that cannot work.
+    `replication_factor`, `min_insync_replicas`, `retention_ms` and `max_message_bytes` apply to duemq's own topics.
+    `ca`, `cert`, `key`: paths of PEM files. `buffer_bytes`: how much memory keeps frames of duemq's own topics for
+    their readers. `names`: the names of topics and groups. `transactions`: v1 = the protocol before Kafka 4; auto = v2
+    (KIP-890) if the cluster supports it. Raises BadConfig for values that cannot work.
     """
 
     bootstrap: str
@@ -90,15 +91,15 @@ class KafkaOptions:
 
     @property
     def delivery_timeout_s(self) -> float:
-        """How long to wait for an append or a commit: a dead broker is replaced within this time."""
+        """How long to wait for an append or a commit: a dead broker's partitions get new leaders within this time."""
         return self.transaction_timeout_ms / 1000
 
     def transactional_id(self, committer: str) -> str:
-        """The brokers' id of the committer with this name."""
+        """The transactional id of the committer with this name."""
         return f"duemq-{self.cluster}-{committer}"
 
     def client(self) -> dict[str, Any]:
-        """Arguments that all aiokafka clients share. Raises BadConfig if a file cannot be read."""
+        """The arguments that all aiokafka clients share. Raises BadConfig if a file cannot be read."""
         settings: dict[str, Any] = {
             "bootstrap_servers": self.addresses,
             "client_id": f"duemq-{self.cluster}",
@@ -119,7 +120,7 @@ class KafkaOptions:
 
     def _read_files(self) -> ssl.SSLContext:
         try:
-            # Without a password, OpenSSL would prompt for the password of an encrypted key at the terminal.
+            # If no password were given, OpenSSL would prompt for an encrypted key's password at the terminal.
             context: ssl.SSLContext = create_ssl_context(
                 cafile=self.ca, certfile=self.cert, keyfile=self.key, password=""
             )

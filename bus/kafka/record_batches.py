@@ -1,8 +1,8 @@
-"""Converts between frames and batches of Kafka's records: only here a frame is packed or unpacked for Kafka.
+"""Converts between frames and batches of Kafka records. Frames are packed and unpacked for Kafka only here.
 
-A frame that duemq made comes back byte for byte. In records of other programs, content that a frame cannot hold is
-replaced, so that no record stops a reader: bytes of a header name that are not UTF-8 become U+FFFD, names are cut at
-65,535 bytes, and of more headers than a frame counts the first 65,000 are kept.
+A frame that duemq created comes back byte for byte. In other programs' records, content that does not fit into a frame
+is replaced or cut, so that no record stops a reader: bytes in a header name that are not UTF-8 become U+FFFD, names are
+cut at 65,535 bytes, and if there are more headers than a frame allows, the first 65,000 are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME_BYTES = 0xFFFF
 
 
 def to_kafka(frame: bytes) -> tuple[bytes | None, bytes | None, KafkaHeaders]:
-    """Key, value and headers of a frame."""
+    """A frame's key, value and headers."""
     key_bytes, count, header_bytes = HEAD.unpack_from(frame)
     if key_bytes < 0:
         start, end = _HEAD_BYTES, _HEAD_BYTES + header_bytes
@@ -50,7 +50,7 @@ def to_frame(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str
         if not headers and value is not None:
             return _BARE + value
         if len(headers) == 1 and headers[0][0] == _COMMAND:
-            envelope = headers[0][1] or b""  # a command has its null marks in the envelope
+            envelope = headers[0][1] or b""  # in a command, the envelope marks what is null
             size = len(envelope)
             return b"".join((
                 HEAD.pack(-1, 1, COMMAND_BODY - _HEAD_BYTES + size), HEADER.pack(len(COMMAND_HEADER), size),
@@ -68,20 +68,20 @@ def _cut(name: str) -> str:
     return name.encode()[:_NAME_BYTES].decode(errors="ignore")
 
 
-# Larger batches gain nothing, and a broker answers a batch only once it has all of it.
+# Larger batches gain nothing, and a broker answers a batch only once it has received all of it.
 _BATCH_BYTES = 1 << 20
 _UNCOMPRESSED = 0
 
 
 class RecordBatch(NamedTuple):
-    """`start`: the position of its first frame among all frames."""
+    """`start`: the position of the batch's first frame among all frames."""
 
     start: int
     builder: Any
 
 
 def too_large(frames: Sequence[bytes], max_frame_bytes: int) -> int | None:
-    """The size of the largest frame, if it exceeds the topic's limit."""
+    """The size of the largest frame if it exceeds the topic's limit; otherwise None."""
     largest = max(map(len, frames), default=0)
     return largest if largest > max_frame_bytes else None
 
@@ -93,18 +93,19 @@ def refusal_of(topic: str, frames: Sequence[bytes], max_frame_bytes: int) -> str
 
 
 def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transactional: bool) -> list[RecordBatch]:
-    """All frames, in order. The caller has checked that none exceeds `max_bytes`, which bounds a batch.
+    """All frames, in order, in batches of at most `max_bytes`. The caller has checked that no frame exceeds this.
 
-    `stamp`: the records' time if the topic keeps the producer's, by the guarded clock. Never a due time or the time of
-    a wall clock that was stepped: brokers refuse records that are more than an hour ahead of their clock.
+    `stamp`: the records' timestamp if the topic keeps the producer's time; it comes from the guarded clock. It is never
+    a due time or the time of a wall clock that was stepped, because brokers refuse records that are more than an hour
+    ahead of their clock.
 
-    `send_batch` with these is a third of the work of `send` for every message.
+    `send_batch` with these batches takes a third of the time that `send` takes for every message.
     """
     size = min(max_bytes, _BATCH_BYTES)
     batches: list[RecordBatch] = []
     position, count = 0, len(frames)
     while position < count:
-        # Uses the inner C builder: BatchBuilder's extra work is done once here, not once per frame.
+        # This uses the inner C builder, so that BatchBuilder's extra work is done once, not once per frame.
         batch = BatchBuilder(size, _UNCOMPRESSED, is_transactional=transactional)
         append = batch._builder.append
         start = position
@@ -120,9 +121,9 @@ def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transacti
 
 
 def append_result(positions: Sequence[tuple[int, int, int]], timestamp: int) -> AppendResult:
-    """The result of an append by (start, offset, timestamp) of each batch.
+    """The result of an append, from (start, offset, timestamp) of each batch.
 
-    `timestamp`: used if the topic keeps the producer's.
+    `timestamp` is used if the topic keeps the producer's time.
     """
     _, first, stamp = positions[0]
     parts = tuple((start, offset) for start, offset, _ in positions[1:])
@@ -130,7 +131,8 @@ def append_result(positions: Sequence[tuple[int, int, int]], timestamp: int) -> 
 
 
 class DecodedRecords(NamedTuple):
-    """Frames of a fetch, and the offset of the next one: after all sent records, including aborted and control ones."""
+    """The frames in a fetched answer, and the offset to fetch next: the one after all records in the answer, including
+    aborted records and control records."""
 
     records: list[StoredRecord]
     next_offset: int

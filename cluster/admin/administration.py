@@ -1,4 +1,4 @@
-"""The administrative side of a process: the state that all processes share, and the trail of its changes."""
+"""The administrative side of a process: the state that all processes share, and the audit trail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.cluster.admin.trail import Trail
 
 
 class Administration:
-    """`bus`: as for `AdminLog`. `clock` returns epoch ms."""
+    """`bus`: see `AdminLog`. `clock` returns epoch ms."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self.clock = clock
@@ -26,5 +26,5 @@ class Administration:
         self.trail = Trail(bus, clock)
 
     async def run(self) -> None:
-        """Follow the log until cancelled. `trail.run` ends sooner: see there."""
+        """Follow the log until cancelled. `trail.run` must end before the log is closed: see `Trail.run`."""
         await self.log.run()

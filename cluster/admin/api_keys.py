@@ -1,4 +1,4 @@
-"""API keys as administrative state, one item each. Revoked and expired keys are kept for a month."""
+"""API keys as administrative state, one item per key. Revoked and expired keys are kept for a month."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms, instant_after, parse_duration, parse_instant, shown
 
 DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
-MAX_KEYS: Final = 1_000  # revoked ones included
+MAX_KEYS: Final = 1_000  # including revoked keys
 KEPT_MS: Final = 30 * 24 * 3600 * 1000
-"""How long an ended key is kept, unless there is no room."""
-_SHOWN: Final = 10  # ids of keys of one name
-_FORGET_MOST: Final = 20  # per new key: each removal is a record of the log
+"""How long a revoked or expired key is kept, unless room is needed."""
+_SHOWN: Final = 10  # how many ids an error lists for one name
+_FORGET_MOST: Final = 20  # per new key, because each removal is a record in the log
 
 _KIND = "keys"
 _NEW_FIELDS = ("name", "scopes", "role", "topics", "rate", "expires_at", "expires_after", "confirm")
 
 
 class ApiKeys:
-    """`by_id` has all keys. `by` is the caller of a change. `clock` returns epoch ms.
+    """`by_id` contains all keys. `by` is the caller of a change. `clock` returns epoch ms.
 
-    `asked_for`: whether the settings require a key even if there are none here.
+    `asked_for`: whether the settings require a key even if there are no keys here.
     """
 
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
@@ -41,17 +41,17 @@ class ApiKeys:
 
     @property
     def count(self) -> int:
-        """The number of all keys, including those that only another version of duemq can read."""
+        """The number of all keys, including keys that only another version of duemq can read."""
         return len(self.by_id) + len(self._reader.unreadable)
 
     @property
     def would_close(self) -> bool:
-        """Whether the next key is the first, after which callers without one are refused."""
+        """Whether a new key would be the first one, so that callers without a key would be refused from then on."""
         return not (self.asked_for or self.count or self.admin.keys_are_lost)
 
     def why_ended(self, caller: str) -> str:
-        """Why a caller (`Grant.caller`) has lost its access, in a sentence; empty if it has access, or is not a key of
-        this log. The access of people is up to their provider."""
+        """Why a caller (`Grant.caller`) has lost its access, in a sentence. Empty if it has access, or is not a key in
+        this log: the access of people is decided by their identity provider."""
         key = self.by_id.get(caller)
         if key is not None and (state := key.state(self._clock())) != "active":
             return f"key {key.name} ({key.id}) {'was' if state == 'revoked' else 'has'} {state}"
@@ -65,11 +65,11 @@ class ApiKeys:
         return [self._described(key) for key in keys]
 
     async def make(self, fields: Mapping[str, Any], by: str, *, checked: bool = False) -> dict[str, Any]:
-        """A new key, in force here: its public fields, and its text as `key`.
+        """Create a key, which is valid here when this returns. Returns its public fields, and its text as `key`.
 
-        `fields`: `name`, one of `scopes` and `role`, optionally `topics` and `rate`, at most one of `expires_at` and
-        `expires_after`, and `confirm`: false refuses the first key if callers without a key would lose access.
-        `checked`: such a key must be an admin's. Raises Rejected, and the errors of `AdminLog.change`.
+        `fields`: `name`; either `scopes` or `role`; optionally `topics` and `rate`; at most one of `expires_at` and
+        `expires_after`; and `confirm`, which, if false, refuses the first key if callers without a key would lose
+        access. `checked`: the first key must be an admin's. Raises Rejected, and the errors of `AdminLog.change`.
         """
         if unknown := sorted(fields.keys() - set(_NEW_FIELDS)):
             raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field of a key", unknown[0])
@@ -91,7 +91,7 @@ class ApiKeys:
         return self._described(key) | {"key": text}
 
     async def rotate(self, id_: str, overlap_ms: int, by: str) -> dict[str, Any]:
-        """A new text for a key, returned as by `make`. The old text stays valid for `overlap_ms`."""
+        """Give a key a new text; the result is like that of `make`. The old text stays valid for `overlap_ms`."""
         key, version = self._find(id_)
         key, text = rotated(key, self._clock(), overlap_ms)
         await self.admin.change(f"{_KIND}/{key.id}", key.value(), by, version)
@@ -105,8 +105,8 @@ class ApiKeys:
         return self._described(key)
 
     async def forget(self, now: int, by: str) -> None:
-        """Remove keys that ended long ago; without room, any ended keys. Never the last key: without a key, every
-        caller has access."""
+        """Remove keys that were revoked or expired long ago or, if room is needed, any such keys. Never removes the
+        last key, because without keys every caller has access."""
         full = self.count >= MAX_KEYS or self.admin.state.size_bytes > MAX_BYTES - RESERVE_BYTES
         ended = sorted((key.ended_at(now), key.id) for key in self.by_id.values() if key.state(now) != "active")
         gone = [id_ for at, id_ in ended if full or at < now - KEPT_MS]
@@ -114,7 +114,7 @@ class ApiKeys:
             try:
                 await self.admin.change(f"{_KIND}/{id_}", None, by, self._find(id_)[1])
             except Rejected as error:
-                if error.code not in ("conflict", "unknown_key"):  # another process removes keys, too
+                if error.code not in ("conflict", "unknown_key"):  # another process may have removed the key
                     raise
                 return
 
@@ -136,8 +136,8 @@ class ApiKeys:
             )  # fmt: skip
 
     def named(self, text: str) -> ApiKey:
-        """The key with this id; else the one with this name, preferring active ones. Raises Rejected `unknown_key`, and
-        `bad_field` if several have the name."""
+        """The key with this id, or else with this name; active keys are preferred. Raises Rejected `unknown_key`, and
+        `bad_field` if several keys have the name."""
         if (key := self.by_id.get(text)) is not None:
             return key
         named = [key for key in self.by_id.values() if key.name == text]
@@ -150,7 +150,7 @@ class ApiKeys:
         return keys[0]
 
     def _find(self, id_: str) -> tuple[ApiKey, int]:
-        """The key and the version of its item."""
+        """The key, and the version of its item."""
         key = self.named(id_)
         return key, self.admin.state.version_of(f"{_KIND}/{key.id}")
 

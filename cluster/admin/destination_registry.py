@@ -1,9 +1,8 @@
-"""Destinations beyond the log as administrative state: `destinations/NAME` is a declaration, `credentials/NAME` its
-credentials.
+"""Destinations as administrative state: `destinations/NAME` is a declaration, `credentials/NAME` its credentials.
 
-Credentials are bound to the scheme, host and port that they were given for. A destination whose URL names another
-server is disabled until they are given again: a secret never reaches another server, and no message is sent unsigned
-while both change.
+Credentials are bound to the scheme, host and port for which they were provided. If a destination's URL is changed to
+another server, the destination is disabled until credentials are provided again. So a secret never reaches another
+server, and no message is sent unsigned while URL and credentials change.
 """
 
 from __future__ import annotations
@@ -28,29 +27,31 @@ from duemq.model.timing import shown
 
 MAX_DESTINATIONS: Final = 200
 FIELDS: Final = ("url", "topics", "rate", "concurrency", "timeout", "ordered", "retry", "options")
-"""The fields of a declaration that its owner may change; pausing and disabling are separate calls."""
+"""The fields of a declaration that may be changed by `update`; pausing and disabling are separate calls."""
 
 _KIND, _SECRETS = "destinations", "credentials"
 _MISPLACED: Final = "its credentials are for another scheme, host or port: give them again"
 _NOT_KNOWN: Final = "another version of duemq has its credentials: give them again"
 _MAX_REASON: Final = 500  # characters
-_TRIES: Final = 10  # a relay that disables a destination may interfere
+_TRIES: Final = 10  # a relay may change the item at the same time, when it disables the destination
 
 Begin = Callable[[Destination, Sequence[str]], Awaitable[None]]
-"""Called with new topics of a destination before they take effect: sets its group's start in them."""
+"""Called with a destination's new topics before these take effect; sets where the destination's group starts in
+them."""
 
 
 def _start_id(now: int, instance: str = "") -> str:
-    """A new start id. `now`: epoch ms (`Destination.began_at`). `instance`: of the destination; empty for a new one."""
+    """A new start id. `now`: epoch ms (`Destination.began_at`). `instance`: the destination's instance; empty for a new
+    destination."""
     return f"{instance or token_hex(8)}.{now:x}-{token_hex(8)}"
 
 
 async def begin_nowhere(destination: Destination, topics: Sequence[str]) -> None:
-    """For processes that keep no positions."""
+    """A `Begin` for processes that keep no positions."""
 
 
 class DestinationRegistry:
-    """`by_name` has all that this version can read. `by` is the caller of a change.
+    """`by_name` contains all destinations that this version can read. `by` is the caller of a change.
 
     Changes raise the errors of `AdminLog.change`, and Rejected `unknown_destination` for an undeclared name.
     """
@@ -58,7 +59,7 @@ class DestinationRegistry:
     def __init__(self, admin: AdminLog) -> None:
         self.admin = admin
         self.by_name: dict[str, Destination] = {}
-        self._declared: dict[str, Destination] = {}  # as in the log
+        self._declared: dict[str, Destination] = {}  # as declared in the log
         self._credentials: dict[str, Credentials] = {}
         self._declarations = ItemReader(_KIND, Destination.model_validate)
         self._secrets = ItemReader(_SECRETS, _parse_secrets)
@@ -79,21 +80,22 @@ class DestinationRegistry:
             self._credentials[name] = credentials
 
     def listed(self) -> list[Destination]:
-        """All, by name."""
+        """All destinations, by name."""
         return [self.by_name[name] for name in sorted(self.by_name)]
 
     def find(self, name: str) -> Destination:
-        """Raises Rejected `unknown_destination`."""
+        """The destination with this name. Raises Rejected `unknown_destination`."""
         if (destination := self.by_name.get(name)) is None:
             raise _unknown(name)
         return destination
 
     def credentials_of(self, name: str) -> Credentials:
-        """Empty if there are none."""
+        """The destination's credentials; empty if there are none."""
         return self._credentials.get(name, Credentials())
 
     def version_of(self, name: str) -> tuple[int, int]:
-        """The versions of the declaration and of the credentials: either one changes with each change."""
+        """The versions of the declaration and of the credentials: each change of the destination changes one of the
+        two."""
         state = self.admin.state
         return state.version_of(f"{_KIND}/{name}"), state.version_of(f"{_SECRETS}/{name}")
 
@@ -106,8 +108,9 @@ class DestinationRegistry:
         replace: bool = False,
         begin: Begin = begin_nowhere,
     ) -> Destination:
-        """Declare a destination. `fields`: those of `Destination`. With `replace`, it may replace one of the same name,
-        which keeps its credentials unless new ones are given, and stays paused.
+        """Declare a destination. `fields`: those of `Destination`. With `replace`, an existing declaration with the
+        same name is replaced. It keeps its credentials unless new ones are provided, and if it was paused, it stays
+        paused.
 
         Raises Rejected `bad_field`, `unknown_field`, `destination_exists`, `too_many_destinations` or
         `too_many_groups`.
@@ -128,7 +131,8 @@ class DestinationRegistry:
         self._check_number(destination)
         await begin(destination, (destination.own_topic, destination.retry_topic, *destination.topics))
         destination = destination.model_copy(update={"start_id": _start_id(self.admin.clock())})
-        # Always, so that of two concurrent declarations of a name, one fails before it has done anything.
+        # Write the credentials even if there are none: if two callers declare a name concurrently, one of them fails
+        # here, before it writes its declaration.
         await self._put_credentials(destination, secrets or Credentials(), by, secret_version)
         await self._put(destination, by, version)
         return destination
@@ -157,10 +161,11 @@ class DestinationRegistry:
         *,
         begin: Begin = begin_nowhere,
     ) -> Destination:
-        """Change fields of `FIELDS`, each as a whole, and the credentials, all of them. None: unchanged.
+        """Change fields in `FIELDS`, and the credentials (None: unchanged). A changed field is replaced as a whole, and
+        so are the credentials.
 
-        Raises Rejected `bad_field` or `unknown_field`; also if credentials would go to a server that they were not
-        given for.
+        Raises Rejected `bad_field` or `unknown_field`, also if credentials would be sent to a server for which they
+        were not provided.
         """
         before = self._find_declared(name)
         if unknown := sorted(changes.keys() - set(FIELDS)):
@@ -168,7 +173,7 @@ class DestinationRegistry:
         fields = before.value() | dict(changes)
         after = read_destination({"name": name, "url": fields["url"], "topics": fields["topics"]})
         if after.system is not before.system and "options" not in changes:
-            del fields["options"]  # of another system
+            del fields["options"]  # they belong to another system
         after = read_destination(fields)
         await self._change(before, after, None if credentials is None else read_credentials(credentials), by, begin)
         return after
@@ -189,7 +194,7 @@ class DestinationRegistry:
         if topics or not start_id:
             start_id = _start_id(self.admin.clock(), before.instance if before is not None else "")
         after = after.model_copy(update={"start_id": start_id})
-        # Whichever is first, the destination counts as disabled between the two.
+        # Whichever of the two changes is first, the destination counts as disabled in between.
         if secrets is not None and secrets.names:
             await self._put_credentials(after, secrets, by, secret_version)
         if before != after:
@@ -201,15 +206,15 @@ class DestinationRegistry:
         return await self._set(name, by, paused=True)
 
     async def resume(self, name: str, by: str) -> Destination:
-        """Send again, also if it was disabled."""
+        """Make a destination send again after it was paused or disabled."""
         return await self._set(name, by, paused=False, disabled="")
 
     async def disable(self, name: str, reason: str, by: str) -> Destination:
-        """Stop sending, because the other side refuses messages. `reason`: a sentence."""
+        """Stop sending to a destination, because the other system refuses messages. `reason`: a sentence."""
         return await self._set(name, by, disabled=reason[:_MAX_REASON] or "the other side refuses messages")
 
     async def _set(self, name: str, by: str, **changes: Any) -> Destination:
-        """Set fields that no other caller changes. A repeat does no harm."""
+        """Set fields that no other call changes. Repeating the call does no harm."""
         for _ in range(_TRIES):
             before = self._find_declared(name)
             after = before.model_copy(update=changes)
@@ -231,7 +236,7 @@ class DestinationRegistry:
         try:
             await self.admin.change(f"{_SECRETS}/{name}", None, by, secret_version)
         except Rejected as error:
-            if error.code != "conflict":  # it was declared again
+            if error.code != "conflict":  # a conflict means that the destination was declared again
                 raise
 
     def _find_declared(self, name: str) -> Destination:
@@ -252,7 +257,7 @@ class DestinationRegistry:
 
 
 def _parse_secrets(value: Value) -> tuple[str, Credentials]:
-    """The server that they are for, and the credentials."""
+    """The server to which the credentials belong, and the credentials."""
     return str(value["place"]), Credentials.model_validate(value["values"])
 
 

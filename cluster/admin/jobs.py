@@ -1,7 +1,8 @@
-"""Bulk jobs as administrative state: a bounded number of items, which new jobs take over from the oldest ended ones.
+"""Bulk jobs as administrative state: a limited number of items. A new job reuses the item of the oldest ended job.
 
-The process that runs a job is in its item, and writes the item every second or two, which shows others that it is
-alive. If two processes take over a job at once, one fails because of the item's version.
+A job's item contains the id of the process that runs the job. This process writes the item every second or two, which
+shows other processes that it is alive. If two processes take over a job at the same time, one of them fails because the
+item's version has changed.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from duemq.model.state_table import IllegalStep
 from duemq.model.timing import shown
 
 MAX_JOBS: Final = 40
-"""The limit of known jobs, including ended ones."""
+"""How many jobs are known at most, including ended ones."""
 MAX_OPEN: Final = 32
-"""The limit of jobs that run or are paused."""
+"""How many jobs may be running or paused."""
 MAX_OPEN_OF_CALLER: Final = 4
-"""The same for one caller. It does not apply without keys, if a server requires none."""
+"""The same limit for one caller. It does not apply if there are no keys and the server requires none."""
 
 _KIND: Final = "jobs"
-_TRIES: Final = 10  # the process that runs a job writes it every second, and may interfere
+_TRIES: Final = 10  # the process that runs a job writes the item every second, perhaps at the same time
 
 
 class JobTaken(Exception):
@@ -33,12 +34,12 @@ class JobTaken(Exception):
 
 
 def take_over(job: Job, current: Job) -> Job:
-    """The job with the changes of others than its owner."""
+    """The job, updated with the changes in `current` that processes other than its owner made."""
     return replace(job, state=current.state, ended_at=current.ended_at, by=current.by, reason=current.reason)
 
 
 class Jobs:
-    """`by_id` has all known jobs, `versions` the versions of their items. `clock` returns epoch ms."""
+    """`by_id` contains all known jobs, `versions` the versions of their items. `clock` returns epoch ms."""
 
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
         self.admin, self._clock = admin, clock
@@ -56,7 +57,7 @@ class Jobs:
 
     @property
     def all_known(self) -> bool:
-        """Whether there is no job that only another version of duemq can read."""
+        """Whether this version of duemq can read all jobs."""
         return not self._reader.unreadable
 
     def listed(self) -> list[Job]:
@@ -64,14 +65,14 @@ class Jobs:
         return sorted(self.by_id.values(), key=lambda job: (job.created_at, job.id), reverse=True)
 
     def find(self, id_: str) -> Job:
-        """Raises Rejected `unknown_job`."""
+        """The job with this id. Raises Rejected `unknown_job`."""
         if (job := self.by_id.get(id_)) is None:
             raise Rejected("unknown_job", f"there is no job {shown(id_)}, or it ended long ago", "id")
         return job
 
     def begun(self, once: str) -> Job | None:
-        """The job created with this Idempotency-Key, while it is known. Raises Rejected `idempotency_conflict` if its
-        body differs."""
+        """The job that was created with this Idempotency-Key, as long as it is known. Raises Rejected
+        `idempotency_conflict` if its body differs."""
         key = once.partition(":")[0]
         for job in self.by_id.values():
             if job.once is not None and job.once.partition(":")[0] == key:
@@ -82,7 +83,7 @@ class Jobs:
         return None
 
     async def add(self, job: Job) -> Job:
-        """Create a job, or return the one created with its Idempotency-Key.
+        """Create a job, or return the job that was created with the same Idempotency-Key.
 
         Raises Rejected `too_many_jobs`, `idempotency_conflict`, and the errors of `AdminLog.change`.
         """
@@ -117,7 +118,8 @@ class Jobs:
         return self.admin.state.version_of(f"{_KIND}/{slot}")
 
     async def tell(self, id_: str, event: JobEvent, by: str, reason: str = "") -> Job:
-        """Pause, resume or cancel a job. A repeat does no harm. After a resume, its caller is responsible for the job.
+        """Pause, resume or cancel a job. Repeating the call does no harm. After a resume, the job belongs to the caller
+        that resumed it.
 
         Raises Rejected `unknown_job`, `job_ended`.
         """
@@ -140,8 +142,8 @@ class Jobs:
         raise Rejected("conflict", f"job {id_} was changed by others repeatedly")
 
     async def claim(self, job: Job, version: int, owner: str) -> Job:
-        """Make a process the owner of a job. `version`: of the item as the process saw it. Raises JobTaken, and the
-        errors of `AdminLog.change`."""
+        """Make a process the owner of a job. `version`: the version of the item that the process has read. Raises
+        JobTaken, and the errors of `AdminLog.change`."""
         try:
             await self._put(claimed := replace(job, owner=owner), owner, version)
             return claimed
@@ -151,10 +153,10 @@ class Jobs:
             raise JobTaken from error
 
     async def save(self, job: Job, *, release: bool = False) -> Job:
-        """Write the progress of a job as its owner; with `release` give up the ownership. Returns the job with requests
-        of others in the meantime.
+        """Write a job's progress as its owner; with `release`, give up the ownership. Returns the job, including
+        requests that others made since the last call.
 
-        Raises JobTaken if it has another owner.
+        Raises JobTaken if the job has another owner.
         """
         for _ in range(_TRIES):
             current = self.by_id.get(job.id)
@@ -172,7 +174,7 @@ class Jobs:
         raise JobTaken
 
     async def _put(self, job: Job, by: str, version: int) -> None:
-        """Write an existing job. What this adds to the item is bounded by its number of reasons."""
+        """Write an existing job. The number of its reasons limits how much the item can grow."""
         await self.admin.change(f"{_KIND}/{self._slots[job.id]}", job.value(), by, version, always=True)
 
 

@@ -1,4 +1,4 @@
-"""Counts requests without a key in the last minute, which the first key would refuse."""
+"""Counts the requests without a key in the last minute. Once there is a key, such requests are refused."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class KeylessRequests:
         self._counts[slot] = self._counts.get(slot, 0) + 1
 
     def count(self, now: int) -> int:
-        """Of the last minute, accurate to five seconds."""
+        """The number of requests in the last minute, accurate to five seconds."""
         slot = now // _SLOT_MS
         return sum(count for past, count in self._counts.items() if slot - _SLOTS < past <= slot)

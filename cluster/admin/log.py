@@ -1,4 +1,4 @@
-"""The log of the administrative state: every process follows it, and any may change it."""
+"""The log of the administrative state: every process follows it, and any process may change it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 
 _READ = 500  # records at a time
 _QUIET_S = 5.0
-_OPENING_S = 0.02  # between checks whether the process has opened its log
+_OPENING_S = 0.02  # the pause between checks of whether the process has opened its log
 _ANSWER_S = 5.0
 _TRIES = 10
 _LOST = "access/lost"  # the item that records that there were API keys
-_KEPT_RECORDS = 1_000  # after a snapshot; above this, the next change makes a new one
+_KEPT_RECORDS = 1_000  # after a snapshot; above this number, the next change writes a new snapshot
 
 
 class AdminLog:
-    """Follows the log while `run` runs. `bus` returns the current bus, which a node reopens after a failure, and raises
-    Unavailable while there is none."""
+    """Follows the log while `run` runs. `bus` returns the current bus (a node opens another one after a failure), and
+    raises Unavailable while there is none."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self.clock = bus, clock
@@ -37,33 +37,35 @@ class AdminLog:
         self._grown = asyncio.Condition()
         self._listeners: list[tuple[str, Callable[[], None]]] = []
         self._start = 0
-        self._incarnation: int | None = None  # of the topic, when its state was read
-        self._had_keys = False  # or may have had some
+        self._incarnation: int | None = None  # of the topic, when the state was read
+        self._had_keys = False  # whether the log had keys, or may have had keys
         self._opening = True  # the process has not opened its log yet
-        # The first failure may be the process closing its log, or a broker handing over.
+        # Quiet at first: a single failure may mean that the process is closing its log, or that a partition's leader
+        # changes.
         self._loop = Loop(
             "administrative log", self._follow, expected=(Unavailable, CorruptStore), quiet=1,
             on_failure=self._on_failure,
         )  # fmt: skip
 
     def on_change(self, listener: Callable[[], None], kind: str = "") -> None:
-        """Call it after each change of items of this kind; empty: of any."""
+        """Call `listener` after each change of items of this kind; an empty `kind` means any kind."""
         self._listeners.append((kind, listener))
 
     @property
     def trouble(self) -> str | None:
-        """Why the log cannot be followed now, in a sentence. Changes by others are not seen until it can."""
+        """Why the log currently cannot be followed, in a sentence. Until it can, changes by other processes are not
+        seen."""
         return self._loop.trouble
 
     async def run(self) -> None:
-        """Follow until cancelled. While the log has a record of unknown format, the state is not `ready`: the set of
-        keys is uncertain. Deliveries continue."""
+        """Follow the log until cancelled. While the log has a record in an unknown format, the state is not `ready`,
+        because the set of keys is uncertain. Deliveries continue."""
         await self._loop.run()
 
     def _on_failure(self, error: Exception) -> None:
         if isinstance(error, CorruptStore):
             self.ready.clear()
-            self._had_keys |= self._incarnation is None  # it may have held some
+            self._had_keys |= self._incarnation is None  # the lost log may have had keys
 
     async def _follow(self) -> float:
         try:
@@ -91,7 +93,7 @@ class AdminLog:
         while state.next_offset < end:
             if not await _read_into(state, bus):
                 if bus.reach(ADMIN, 0) >= end and not await _read_into(state, bus):
-                    break  # the rest are transaction markers
+                    break  # only transaction markers are left
                 await subscription.wait(_QUIET_S)
         if not state.is_complete:
             raise CorruptStore(
@@ -115,21 +117,22 @@ class AdminLog:
 
     @property
     def keys_are_lost(self) -> bool:
-        """Whether the log lost API keys that existed or may have existed. Then it must not count as a log without keys.
+        """Whether the log lost API keys that existed or may have existed. Such a log must not be treated as a log
+        without keys.
 
         The log records this, too, for processes that start later.
         """
         return (self._had_keys or _LOST in self.state.items) and not _has_keys(self.state)
 
     async def _read(self, bus: Bus, subscription: Subscription) -> bool:
-        """Apply the records available now; False if there are none."""
+        """Apply the records that are available; return False if there are none."""
         if bus.incarnation(ADMIN) != self._incarnation:
-            await self._begin(bus, subscription)  # it was recreated
+            await self._begin(bus, subscription)  # the topic was recreated
             return True
         expected = self.state.next_offset
         records = await bus.read(ADMIN, 0, expected, _READ)
         if records and records[0].offset > expected and await bus.start_offset(ADMIN, 0) > expected:
-            await self._begin(bus, subscription)  # it was shortened while this process did not follow it
+            await self._begin(bus, subscription)  # the log was shortened while this process did not follow it
             return True
         for record in records:
             self.state.apply(record)
@@ -138,7 +141,8 @@ class AdminLog:
         return bool(records)
 
     async def _tell(self, *, all_: bool = False) -> None:
-        """Notify the listeners of changes; with `all_` all of them, because the state was replaced."""
+        """Notify the listeners whose kinds have changed; with `all_`, notify all listeners, because the state was
+        replaced."""
         kinds, self.state.changed_kinds = self.state.changed_kinds, set()
         for kind, listener in self._listeners:
             if all_ or kind in kinds or (kinds and not kind):
@@ -149,18 +153,19 @@ class AdminLog:
     async def change(
         self, item: str, value: Value | None, by: str, version: int | None = None, *, always: bool = False
     ) -> int:
-        """Change an item, or remove it (`value` None). Returns its version once the change is durable and in force
-        here.
+        """Change an item, or remove it (`value` None). Returns the new version once the change is durable and has taken
+        effect here.
 
-        `version`: the expected current one; None = the one known here. `always`: even if the state is full, for
-        revocations and progress, which add a bounded number of bytes to an item (docs/adr/0052).
+        `version`: the expected current version; None = the version known here. `always`: make the change even if the
+        state is full. It is for revocations and progress, which add a limited number of bytes to an item
+        (docs/adr/0052).
 
-        Raises Rejected `conflict` if another change was first, `bad_field` if there is no room for it, OutcomeUnknown
-        if the log cannot be read up to the change.
+        Raises Rejected `conflict` if another change came first, `bad_field` if there is no room for the change,
+        OutcomeUnknown if the log cannot be read up to the change.
         """
         if not self.ready.is_set():
             raise Unavailable("the administrative log is being read for the first time")
-        value = orjson.loads(orjson.dumps(value))  # as it will be read
+        value = orjson.loads(orjson.dumps(value))  # the value as readers will get it
         for _ in range(_TRIES):
             before = self.state.version_of(item) if version is None else version
             change = ItemChange(item, before + 1, value, self.clock(), by)
@@ -173,7 +178,7 @@ class AdminLog:
                 break
             if version is not None or now is not None:
                 raise Rejected("conflict", f"{item} was changed by another caller at the same time")
-            # It is new, but a removed item with a higher version was forgotten first.
+            # The item is new, but a removed item with a higher version was forgotten before.
         else:
             raise Rejected("conflict", f"{item} lost {_TRIES} times to the removal of other items")
         if self.state.next_offset - self._start > 2 * _KEPT_RECORDS:
@@ -181,7 +186,7 @@ class AdminLog:
         return change.version
 
     async def _append(self, bus: Bus, change: ItemChange) -> None:
-        """Append a change, and wait until it is read here. Raises OutcomeUnknown if it is not."""
+        """Append a change, and wait until it was read here. Raises OutcomeUnknown if it cannot be read."""
         results = await bus.append({(ADMIN, 0): [change.frame()]})
         offset = results[ADMIN, 0].first_offset
         try:
@@ -192,13 +197,13 @@ class AdminLog:
             raise OutcomeUnknown(detail) from error
 
     async def _shorten(self, bus: Bus) -> None:
-        """Append a snapshot, and drop the records before it."""
+        """Append a snapshot, and drop all records before it."""
         through = self.state.next_offset
         try:
             await bus.append({(ADMIN, 0): [self.state.snapshot()]})
             await bus.trim(ADMIN, 0, through)
             self._start = through
-        except Unavailable as error:  # the next change retries
+        except Unavailable as error:  # the next change tries again
             log.warning("the administrative log is not shortened: %s", error, extra={"action": "admin.shorten"})
 
 

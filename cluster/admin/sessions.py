@@ -1,4 +1,5 @@
-"""Sessions of the console as administrative state: each uses one of 200 places, which bounds the items."""
+"""Sessions of the console as administrative state. Each session uses one of 200 slots, which limits the number of
+items."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ MAX_SESSIONS: Final = 200
 MAX_OF_CALLER: Final = 20
 
 _KIND = "sessions"
-_ATTEMPTS = 5  # others may take the same place at the same time
+_ATTEMPTS = 5  # other processes may use the same slot at the same time
 _FORGET_MOST = 5
 
 
 class Sessions:
-    """`clock` gives epoch ms."""
+    """`clock` returns epoch ms."""
 
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
         self._admin, self._clock = admin, clock
@@ -33,14 +34,14 @@ class Sessions:
         self._by_digest = {session.sha256: session for session in self._places.values()}
 
     def find(self, digest: str) -> LoginSession | None:
-        """The session whose cookie has this SHA-256, if it has not expired."""
+        """The session whose cookie has this SHA-256 digest, if it has not expired."""
         session = self._by_digest.get(digest)
         return None if session is None or session.expires_at <= self._clock() else session
 
     async def begin(self, session: LoginSession) -> None:
-        """Put it into the place of an expired session, or a free one. If its caller has `MAX_OF_CALLER`, it replaces
-        the oldest of them; if no place is free, the oldest of the caller with the most. Also removes some expired
-        sessions.
+        """Store a session in a free slot, or in the slot of an expired session. If its caller has `MAX_OF_CALLER`
+        sessions, it replaces the oldest of these. If no slot is free, it replaces the oldest session of the caller with
+        the most sessions. Also removes some expired sessions.
 
         Raises the errors of `AdminLog.change`.
         """
@@ -61,7 +62,7 @@ class Sessions:
             try:
                 version = self._admin.state.version_of(f"{_KIND}/{place}")
                 await self._admin.change(f"{_KIND}/{place}", None, by, version)
-            except Rejected:  # another session took the place
+            except Rejected:  # another session took the slot
                 return
 
     def _place_for(self, caller: str) -> str:
@@ -82,7 +83,7 @@ class Sessions:
         return min(places, key=lambda place: self._places[place].created_at if place in self._places else 0)
 
     async def end(self, digest: str, by: str) -> None:
-        """End it everywhere. A repeat does no harm."""
+        """End a session in all processes. Repeating the call does no harm."""
         for place, session in self._places.items():
             if session.sha256 == digest:
                 await self._admin.change(f"{_KIND}/{place}", None, by)

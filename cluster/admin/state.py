@@ -1,8 +1,8 @@
-"""Administrative state: small items that every process of a deployment knows, such as its API keys.
+"""Administrative state: small items that every process of a deployment has a copy of, such as API keys.
 
-A log defines it (ADR 38). A record of the log changes one item, and counts only if its version follows the item's: of
-two concurrent changes, the first in the log wins, and the other caller learns it. From time to time a record holds a
-snapshot of all items, so that earlier records can be dropped.
+A log defines the state (ADR 38). Each record in the log changes one item, and takes effect only if its version is one
+above the item's. So if two changes are concurrent, the first one in the log wins, and the other caller gets an error.
+From time to time a record contains a snapshot of all items, so that earlier records can be dropped.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from duemq.model.errors import CorruptStore, Rejected
 from duemq.model.messages.record import StoredRecord, pack_record, unpack_record
 
 MAX_ITEM_BYTES: Final = 8 << 10
-MAX_BYTES: Final = 512 << 10  # of all items: a snapshot must fit into one record of any log
-RESERVE_BYTES: Final = 64 << 10  # of these, for keys, sessions and jobs alone
-MAX_CREDENTIALS_BYTES: Final = 256 << 10  # of these, for credentials at most
-MAX_REMOVED: Final = 500  # removed items whose versions are kept
+MAX_BYTES: Final = 512 << 10  # of all items, because a snapshot must fit into one record of any log
+RESERVE_BYTES: Final = 64 << 10  # part of `MAX_BYTES`, reserved for keys, sessions and jobs
+MAX_CREDENTIALS_BYTES: Final = 256 << 10  # the part of `MAX_BYTES` that credentials may use
+MAX_REMOVED: Final = 500  # how many removed items' versions are kept
 
 _FORMAT = 1
 _IN_RESERVE: Final = frozenset(("keys", "sessions", "jobs"))
@@ -33,14 +33,14 @@ Value = Mapping[str, Any]
 
 
 class Item(NamedTuple):
-    """`version` counts the changes. A `value` of None: it was removed."""
+    """`version` counts the item's changes. If `value` is None, the item was removed."""
 
     version: int
     value: Value | None
 
 
 class ItemChange(NamedTuple):
-    """One change: `version` after it, `at` its time (epoch ms), `by` its caller."""
+    """One change of an item. `version`: the version after the change, `at`: the time (epoch ms), `by`: the caller."""
 
     item: str
     version: int
@@ -49,12 +49,13 @@ class ItemChange(NamedTuple):
     by: str
 
     def frame(self) -> bytes:
-        """The record of it."""
+        """The change as a record."""
         return pack_record(self.item.encode(), (), orjson.dumps({"format": _FORMAT, **self._asdict()}))
 
 
 class AdminState:
-    """The items after all records up to `next_offset`, read in order from `start`, the first offset that is kept."""
+    """The items after all records before `next_offset`, which are read in order from `start`, the first offset that is
+    kept."""
 
     def __init__(self, start: int) -> None:
         self.items: dict[str, Item] = {}
@@ -64,13 +65,13 @@ class AdminState:
         was read."""
         self.changed_kinds = set[str]()
         """The kinds of items that have changed, until the reader clears it."""
-        self._behind: list[tuple[int, ItemChange]] = []  # changes that may be newer than a snapshot still to come
+        self._behind: list[tuple[int, ItemChange]] = []  # changes that may be newer than a snapshot that comes later
         self._sizes: dict[str, int] = {}
         self._removed: dict[str, None] = {}  # names of removed items, earliest first
-        self._floor = 0  # the highest version of a forgotten removed item: no item gets it again
+        self._floor = 0  # the highest version of a forgotten removed item; no item gets this version again
 
     def apply(self, record: StoredRecord) -> bool:
-        """Apply the next record; whether an item changed. Raises CorruptStore for an unknown record."""
+        """Apply the next record; return whether an item changed. Raises CorruptStore for an unknown record."""
         self.next_offset = record.offset + 1
         try:
             document = orjson.loads(unpack_record(record.frame).payload)
@@ -103,19 +104,19 @@ class AdminState:
         self._removed.pop(name, None)
         self.changed_kinds.add(name.partition("/")[0])
         if item.value is None:
-            self.items.pop(name, None)  # a snapshot lists removed items in this order, too
+            self.items.pop(name, None)  # moves the name to the end; a snapshot lists removed items in the same order
             self._removed[name] = None
         self.items[name] = item
         self._sizes[name] = len(orjson.dumps(item.value))
 
     def _forget(self, name: str) -> None:
-        """Forget a removed item. New items start above the versions of all forgotten ones, so that a change of an old
-        version never counts."""
+        """Forget a removed item. New items start above the versions of all forgotten items, so that a change with an
+        old version never takes effect."""
         self._floor = max(self._floor, self.items.pop(name).version)
         del self._removed[name], self._sizes[name]
 
     def _apply_snapshot(self, through: int, floor: int, items: Mapping[str, Item]) -> bool:
-        # A snapshot of a slow writer may be older than records that are already dropped.
+        # A slow writer's snapshot may be older than records that were already dropped.
         if self.is_complete or through + 1 < self._start:
             return False
         self.is_complete, self._floor = True, floor
@@ -128,11 +129,11 @@ class AdminState:
         return True
 
     def version_of(self, item: str) -> int:
-        """The version that the next change must follow; for unknown items (new or forgotten), too."""
+        """The version that the next change must follow, also for unknown items (new or forgotten)."""
         return self.items[item].version if item in self.items else self._floor
 
     def of_kind(self, kind: str) -> Iterator[tuple[str, Value]]:
-        """The items named `kind/...`, without those that were removed: the rest of the name, and the value."""
+        """The items with names `kind/...` that were not removed: the rest of the name, and the value."""
         prefix = kind + "/"
         for name, item in self.items.items():
             if item.value is not None and name.startswith(prefix):
@@ -146,8 +147,8 @@ class AdminState:
         return sum(len(name) + size for name, size in self._sizes.items() if name.startswith(kind))
 
     def check_room(self, change: ItemChange) -> None:
-        """Raises Rejected `bad_field` if there is no room for a change. A change that does not grow an item always has
-        room."""
+        """Raises Rejected `bad_field` if there is no room for a change. There is always room for a change that does not
+        make the item larger."""
         size, before = len(orjson.dumps(change.value)), self._sizes.get(change.item, -len(change.item))
         if change.value is None or size <= before:
             return
@@ -161,7 +162,7 @@ class AdminState:
             raise Rejected("bad_field", f"keys and other administrative items may have {most:,} bytes in all")
 
     def snapshot(self) -> bytes:
-        """The record with all current items. Records before `next_offset` are not needed with it."""
+        """A record with all current items, which makes all records before `next_offset` unnecessary."""
         items = {name: [item.version, item.value] for name, item in self.items.items()}
         document = {"format": _FORMAT, "through": self.next_offset - 1, "floor": self._floor, "items": items}
         return pack_record(b"snapshot", (), orjson.dumps(document))
@@ -180,8 +181,9 @@ def _items_of(document: Any) -> Mapping[str, Item]:
 class ItemReader(Generic[T]):
     """Reads the items of one kind.
 
-    `parse` raises KeyError, TypeError or ValueError for an item that it cannot read. Another version of duemq wrote
-    that item, and an unknown field may restrict it, so the item is left out. `unreadable`: the names of such items.
+    `parse` raises KeyError, TypeError or ValueError for an item that it cannot read. Such an item was written by
+    another version of duemq, and an unknown field in it may be a restriction, so the item is left out. `unreadable`:
+    the names of such items.
     """
 
     def __init__(self, kind: str, parse: Callable[[Value], T]) -> None:
@@ -190,11 +192,11 @@ class ItemReader(Generic[T]):
         self.unreadable: frozenset[str] = frozenset()
 
     def read(self, state: AdminState) -> dict[str, T]:
-        """The items, by the rest of their names."""
+        """The items, by their names after the kind."""
         before, self._read = self._read, {}
         for name, value in state.of_kind(self._kind):
             known = before.get(name)
-            if known is None or known[0] is not value:  # other items change every second
+            if known is None or known[0] is not value:  # parse only changed items: others may change every second
                 known = value, self._parsed(name, value)
             self._read[name] = known
         self.unreadable = frozenset(name for name, (_, item) in self._read.items() if item is None)
@@ -203,7 +205,7 @@ class ItemReader(Generic[T]):
     def _parsed(self, name: str, value: Value) -> T | None:
         try:
             return self._parse(value)
-        except (KeyError, TypeError, ValueError):  # its text may contain secrets
+        except (KeyError, TypeError, ValueError):  # the error is not logged, because its text may contain secrets
             log.error(
                 "%s/%s is left out: another version of duemq wrote it", self._kind, name,
                 extra={"action": "admin.unreadable", "item": f"{self._kind}/{name}"},

@@ -1,7 +1,7 @@
-"""The audit trail: acts and denials with their caller, time, address and result.
+"""The audit trail: acts and denials, with their caller, time, address and result.
 
-It is a log of two partitions: acts, which changed something, and denials, which are all refused requests. So a flood of
-refused requests cannot push out acts. Each partition keeps its last 50,000 records.
+It is a log with two partitions: one for acts, which are requests that changed something, and one for denials, which are
+refused requests. So a flood of refused requests cannot push out acts. Each partition keeps its last 50,000 records.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from duemq.model.timing import shown
 log = logging.getLogger(__name__)
 
 ACTS, DENIALS = 0, 1  # the partitions
-MAX_ENTRIES: Final = 1_000  # of one page
+MAX_ENTRIES: Final = 1_000  # in one page
 
 _FORMAT = 1
-_KEPT_RECORDS = 50_000  # of each partition
-_SLACK_RECORDS = 1_000  # above the limit, before older ones are dropped
+_KEPT_RECORDS = 50_000  # in each partition
+_SLACK_RECORDS = 1_000  # above the limit, before older records are dropped
 _FLUSH_S = 5.0
-_LAST_S = 2.0  # to write the remaining entries at the end
-_MAX_DENIALS = 20  # distinct ones between two flushes; others are only counted
+_LAST_S = 2.0  # how long the remaining entries may take to write at the end
+_MAX_DENIALS = 20  # distinct denials between two flushes; others are only counted
 _MAX_REPEATED, _REPEATED_MS = 10_000, 3_600_000
 _MAX_TEXT = 300
 _LOOKS, _LOOK_AGAIN_S = 10, 1.0
@@ -42,9 +42,9 @@ _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 class TrailEntry(NamedTuple):
     """One act or denial. `at`: epoch ms; `by`: the id of a key, `user:ID (NAME)`, `settings` or `data folder`, empty if
-    no key was required; `address`: of the client; `action`: method and path of the endpoint; `target`: the path;
-    `result`: HTTP status; `code`: of the problem, empty after success; `times`: how often the same request was denied
-    within some seconds."""
+    no key was required; `address`: the client's address; `action`: method and path of the endpoint; `target`: the
+    request's path; `result`: the HTTP status; `code`: the problem's code, empty after success; `times`: how often the
+    same request was denied within some seconds."""
 
     at: int
     by: str
@@ -62,7 +62,7 @@ class TrailEntry(NamedTuple):
 
     @classmethod
     def of(cls, record: StoredRecord) -> Self:
-        """Raises CorruptStore. Fields that a newer version knows are left out."""
+        """Parse a record. Raises CorruptStore. Fields that only a newer version has are left out."""
         try:
             document = orjson.loads(unpack_record(record.frame).payload)
             return cls(**{name: document[name] for name in cls._fields})
@@ -71,33 +71,34 @@ class TrailEntry(NamedTuple):
 
 
 class TrailPage(NamedTuple):
-    """Entries, newest first, and the cursor after them; None at the end."""
+    """Entries, newest first, and the cursor for the next page; None at the end."""
 
     entries: list[TrailEntry]
     cursor: str | None
 
 
 class Trail:
-    """`bus`: as for `AdminLog`. `clock` returns epoch ms. `on_lost` gets the number of entries that cannot be
+    """`bus`: see `AdminLog`. `clock` returns epoch ms. `on_lost` is called with the number of entries that cannot be
     written."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self._clock = bus, clock
         self._denied: dict[tuple[str, ...], TrailEntry] = {}
         self._others = 0
-        self._written: dict[tuple[str, ...], int] = {}  # until when (epoch ms) an act is not written again
+        self._written: dict[tuple[str, ...], int] = {}  # by act: until when (epoch ms) it is not written again
         self.on_lost: Callable[[int], None] = lambda entries: None
 
     async def act(self, entry: TrailEntry) -> None:
-        """Durably write an act. If the log is out of reach, the entry goes to the process's own log, and the act
-        continues."""
+        """Durably write an act. If the log is out of reach, the entry is written to the process's log output, and the
+        act continues."""
         try:
             await self._append(ACTS, [entry])
         except _EXPECTED as error:
             self._lose([entry], error)
 
     def is_repeat(self, act: tuple[str, ...]) -> bool:
-        """Whether the same act was written within the hour: for routine acts of programs, one an hour is written."""
+        """Whether the same act was written within the last hour: for routine acts of programs, one entry an hour is
+        enough."""
         now = self._clock()
         if now < self._written.get(act, 0):
             return True
@@ -107,7 +108,7 @@ class Trail:
         return False
 
     def deny(self, entry: TrailEntry) -> None:
-        """Note a denial; it is written within some seconds. Equal ones are counted."""
+        """Record a denial, which is written within some seconds. Equal denials are counted."""
         group = (entry.by, entry.address, entry.action, entry.code)
         if (same := self._denied.get(group)) is not None:
             self._denied[group] = same._replace(times=same.times + entry.times)
@@ -117,8 +118,8 @@ class Trail:
             self._others += entry.times
 
     async def run(self) -> None:
-        """Write denials until cancelled, and then once more, which needs the log to be open. While the log accepts
-        nothing, denials are kept."""
+        """Write denials until cancelled, and then once more, so the log must still be open at that time. While the log
+        accepts nothing, denials are kept."""
         try:
             await Loop("trail", self.flush, expected=_EXPECTED).run()
         finally:
@@ -146,7 +147,7 @@ class Trail:
         return entries
 
     def _keep(self, entries: list[TrailEntry]) -> None:
-        """Write entries again with the next ones. Those that are already in the log are then there twice."""
+        """Keep entries, to write them with the next ones. If they are already in the log, they will be in it twice."""
         for entry in entries:
             if entry.action == _OTHERS:
                 self._others += entry.times
@@ -160,7 +161,7 @@ class Trail:
         if next_offset % _SLACK_RECORDS < len(entries) and next_offset > _KEPT_RECORDS:
             try:
                 await bus.trim(TRAIL, partition, next_offset - _KEPT_RECORDS)
-            except _EXPECTED as error:  # the entries are written
+            except _EXPECTED as error:  # the entries themselves are written
                 log.warning("the trail is not shortened: %s", error, extra={"action": "trail.trim"})
 
     def _lose(self, entries: list[TrailEntry], error: Exception) -> None:
@@ -170,7 +171,7 @@ class Trail:
             log.error("not in the trail (%s): %s", error, document, extra={"action": "trail.lost"})
 
     async def read(self, limit: int, cursor: str | None = None) -> TrailPage:
-        """A page, newest first. Raises Rejected `bad_cursor`, and Unavailable."""
+        """One page, newest entries first. Raises Rejected `bad_cursor`, and Unavailable."""
         bus = self._bus()
         if cursor is None:
             ends = [await bus.end_offset(TRAIL, partition) for partition in (ACTS, DENIALS)]
@@ -179,7 +180,7 @@ class Trail:
         else:
             raise Rejected("bad_cursor", f"{shown(cursor)} is no cursor of the trail", "cursor")
         starts = [await bus.start_offset(TRAIL, partition) for partition in (ACTS, DENIALS)]
-        candidates: list[tuple[TrailEntry, int, int]] = []  # with partition and offset
+        candidates: list[tuple[TrailEntry, int, int]] = []  # each with its partition and offset
         for partition, end in enumerate(ends):
             first = max(end - limit, starts[partition])
             candidates += [
@@ -194,7 +195,7 @@ class Trail:
 
 
 async def _range(bus: Bus, partition: int, first: int, end: int) -> list[StoredRecord]:
-    """The kept records of these offsets. Raises Unavailable if they cannot be read.
+    """The kept records from `first` to before `end`. Raises Unavailable if they cannot be read.
 
     The first read of a remote log may return nothing while it fetches.
     """

@@ -1,34 +1,36 @@
 """The clock of a process on a machine whose clock may be wrong.
 
-A node delivers by its own clock. If that were stepped an hour ahead (an operator's slip, a broken time server), all
-messages of the next hour would leave early, and that cannot be undone. So time advances by a steady clock. The wall
-clock corrects it as long as the two differ by little, as during a slew. Anything larger is a step. It is followed only
-if the log, whose clock is another machine's, agrees (`cluster/clocks/clock_watch.py`).
+A node delivers by its own clock. If that clock were stepped an hour ahead (by an operator's mistake or a broken time
+server), all messages of the next hour would be delivered early, and this cannot be undone. So time advances by a steady
+clock. The wall clock corrects the steady clock as long as the two differ only slightly, as during a slew. A larger
+difference is a step. A step is followed only if the log's clock, which is on another machine, confirms it
+(`cluster/clocks/clock_watch.py`).
 
-Within that bound the clock may still differ from the log's. The known difference keeps messages from being early:
-deliveries use the earlier of the two clocks, and relative times count from the later one.
+The clock may still differ slightly from the log's clock. The measured difference is used to prevent early deliveries:
+deliveries use the earlier of the two clocks, and relative times start at the later one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_WOBBLE_MS = 10  # a correction backwards by less is noise: time stands still
+_WOBBLE_MS = 10  # a smaller correction backwards is noise: time stands still instead
 
 
 class GuardedClock:
-    """Call it for the time, epoch ms. `wall` gives epoch ms, `steady` ms of any origin that no one ever sets."""
+    """Calling it returns the time, epoch ms. `wall` returns epoch ms. `steady` returns ms since an arbitrary origin, by
+    a clock that is never set."""
 
     def __init__(self, wall: Callable[[], int], steady: Callable[[], int], bound_ms: int = 500) -> None:
         self._wall, self._steady, self._bound = wall, steady, bound_ms
         self._difference = wall() - steady()
-        # The same for the log's clock at its last measurement: the earlier and the later of the two clocks, and the
-        # log's.
+        # The same difference to the steady clock, as of the last measurement: for the earlier and the later of the two
+        # clocks, and for the log's clock.
         self._earlier = self._later = self._log = self._difference
         self._trusted = True
         self._last_answer = 0  # the last answer of `delivering`
         self.stepped_ms = 0
-        """How far the wall clock is from this one, when that is more than the bound; 0 while it is not."""
+        """The wall clock minus this clock, ms, if the difference exceeds the bound; otherwise 0."""
 
     def __call__(self) -> int:
         return self._follow() + self._difference
@@ -42,25 +44,25 @@ class GuardedClock:
         return now
 
     def accepting(self) -> int:
-        """The time that relative times count from, epoch ms: never before the log's clock as last measured.
+        """The time at which relative times start, epoch ms: never before the log's clock as last measured.
 
-        While this machine's clock is not trusted, it is only the log's, for checks of absolute times.
+        While this machine's clock is not trusted, only the log's clock is used, for checks of absolute times.
         """
         return self._follow() + (max(self._difference, self._later) if self._trusted else self._log)
 
     def compare(self, offset_ms: float, *, trusted: bool) -> None:
-        """Set the measured difference, the log's clock minus this one, and whether this one is trusted."""
+        """Set the measured difference (the log's clock minus this clock), and whether this clock is trusted."""
         self._log = self._difference + int(offset_ms)
         self._earlier, self._later = min(self._difference, self._log), max(self._difference, self._log)
         self._trusted = trusted
 
     def import_file(self) -> None:
-        """The wall clock is right after all: follow it from now on."""
+        """Accept a step: the wall clock is right, so follow it from now on."""
         self._difference = self._wall() - self._steady()
         self.stepped_ms = 0
 
     def _follow(self) -> int:
-        """Follow the wall clock if it is near; returns the steady clock's time."""
+        """Follow the wall clock if the difference is within the bound. Returns the steady clock's time."""
         ticks = self._steady()
         difference = self._wall() - ticks
         step = difference - self._difference

@@ -1,8 +1,8 @@
-"""Compares this machine's clock with the log's. The clock is not used while they are too far apart.
+"""Compares this machine's clock with the log's. This machine's clock is not used while the two are too far apart.
 
-A clock is out of bounds above `node.max_clock_offset_ms`. It is in bounds again after some comparisons in a row within
-half of that, so that an offset near the bound does not make shards change hands every second. A clock that was never
-compared is out of bounds, too. A failed comparison changes only the counts.
+A clock is out of bounds if its offset exceeds `node.max_clock_offset_ms`. It is in bounds again after several
+consecutive comparisons within half of that limit, so that an offset near the limit does not move shards from node to
+node every second. A clock that was never compared is out of bounds, too. A failed comparison changes only the counters.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from duemq.model.errors import DuemqError
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-_STEADY = 3  # comparisons in a row within half the bound until a clock is in bounds again
-_LONG_S = 60.0  # without a comparison
+_STEADY = 3  # consecutive comparisons within half the limit until a clock is in bounds again
+_LONG_S = 60.0  # without a comparison; then the last one is too old
 _MAX_REASON = 300  # characters
 
 
 class ClockWatch:
-    """Watches a process's clock. A clock that is not guarded is compared, but never corrected."""
+    """Watches a process's clock. A clock that is not a `GuardedClock` is compared, but never corrected."""
 
     def __init__(
         self, clock: Callable[[], int], bound_ms: int = 500, seconds: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock` returns epoch ms, `seconds` a steady time."""
+        """`clock` returns epoch ms, `seconds` the time of a steady clock."""
         self._guarded_clock = clock if isinstance(clock, GuardedClock) else None
         self._bound, self._seconds = bound_ms, seconds
         self.delivering = clock if self._guarded_clock is None else self._guarded_clock.delivering
         self.accepting = clock if self._guarded_clock is None else self._guarded_clock.accepting
         self.offset_ms = 0.0
-        """The log's clock minus this machine's, by the last comparison."""
+        """The log's clock minus this machine's, ms, by the last comparison."""
         self.failures = 0
-        """Failed comparisons since the start."""
+        """The number of failed comparisons since the process started."""
         self._why_out: str | None = "this machine's clock has not been compared with the brokers' yet"
         self._in_a_row = 0
         self._compared = False
@@ -49,7 +49,7 @@ class ClockWatch:
         self._failure = ""  # of the last comparison
         self._logged_s = -_LONG_S  # when a failure was logged
         self._reported_ms = 0.0  # the offset in `why_out`
-        self._step_ms = 0  # the step that was refused last
+        self._step_ms = 0  # the last step that was refused
 
     def why_out(self) -> str | None:
         """Why this machine's clock must not be used, in a sentence; None if it is in bounds."""
@@ -63,7 +63,7 @@ class ClockWatch:
         return f"this machine's clock was not compared with the brokers' for {since:.0f} s: {self._failure}"
 
     async def run(self, bus: Bus) -> None:
-        """Measure until cancelled."""
+        """Compare the clocks repeatedly, until cancelled."""
         await Loop("clock", lambda: self.measure(bus), every_s=EVERY_S).run()
 
     async def measure(self, bus: Bus) -> None:
@@ -95,7 +95,8 @@ class ClockWatch:
             self._why_out = f"this machine's clock has not been compared with the brokers' yet: {self._failure}"
 
     def _follow_step(self, clock: GuardedClock, offset: float) -> int:
-        """Follow a step of the wall clock if that brings it closer to the log's. Returns the ms followed."""
+        """Follow a step of the wall clock if that brings this clock closer to the log's. Returns the size of the
+        followed step, ms."""
         step = clock.stepped_ms
         if not step:
             self._step_ms = 0
@@ -104,7 +105,7 @@ class ClockWatch:
             self._step_ms = 0
             log.warning("clock: followed a step of %+d ms, as the brokers did", step, extra={"action": "clock"})
             return step
-        elif abs(step - self._step_ms) > self._bound:  # do not log the same line every second
+        elif abs(step - self._step_ms) > self._bound:  # else the same line would be logged every second
             self._step_ms = step
             log.error(
                 "clock: this machine's clock was stepped by %+d ms, which the brokers' was not; "
@@ -117,7 +118,7 @@ class ClockWatch:
         if abs(offset) > self._bound:
             if first or self._why_out is None:
                 log.error("clock: %+.0f ms from the brokers', out of bounds", -offset, extra={"action": "clock"})
-            # Other nodes are notified when the sentence changes, so it does not change for every ms.
+            # Other nodes are notified when the sentence changes, so small changes of the offset do not change it.
             if self._why_out is None or first or self._in_a_row or abs(offset - self._reported_ms) > self._bound:
                 self._reported_ms = offset
                 self._why_out = (
@@ -139,7 +140,7 @@ class ClockWatch:
 
 
 class ClockCollector(Collector):
-    """The state of a process's clock, at each scrape."""
+    """Metrics of a process's clock, collected at each scrape."""
 
     def __init__(self, watch: ClockWatch) -> None:
         self._watch = watch

@@ -1,4 +1,4 @@
-"""The relays' figures of one destination. Pure."""
+"""The relays' figures for one destination. Pure functions and values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ BUCKETS_MS: Final = (
     1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000,
     60_000, 300_000,
 )  # fmt: skip
-"""Upper bounds of a histogram of times; dense in the range of a healthy destination."""
+"""Upper bounds of a histogram of times (ms). They are dense in the range of a healthy destination."""
 _MAX_FAILURES = 20
 _MAX_STATUSES = 10
 
 
 class RelayFigures(NamedTuple):
-    """The figures of one destination, from one or several relays, since they started on it.
+    """The figures for one destination, from one or several relays, since these started to serve it.
 
-    `relays`: their names. `lag`: messages not done; None while unknown. `oldest_at`: when the oldest of those that were
-    read was appended to its topic, epoch ms. `in_flight`: messages without an answer, of `limit` at most. `rate`: limit
-    of messages/s, 0 = none. `in_hand`: messages read and not done. `dead`: dead letters. `results`, `statuses`:
-    answers. `lateness`, `took`: accepted messages by lateness and duration, one more than `BUCKETS_MS`.
-    `last_accepted_at`: epoch ms. `last_failures`: attempts, newest first. `trouble`: why no message is sent now.
+    `relays`: the relays' names. `lag`: the number of messages that are not finished; None while unknown. `in_hand`:
+    messages that were read but are not finished; `oldest_at`: when the oldest of these was appended to its topic, epoch
+    ms. `in_flight`: messages sent without an answer yet; `limit`: the maximum. `rate`: limit of messages/s, 0 = none.
+    `dead`: dead letters. `results`, `statuses`: the number of answers by result and by status. `lateness`, `took`:
+    accepted messages by lateness and by duration, one count more than `BUCKETS_MS`. `last_accepted_at`: epoch ms.
+    `last_failures`: failed attempts, newest first. `trouble`: why no message is sent now.
     """
 
     relays: tuple[str, ...]
@@ -44,7 +45,7 @@ class RelayFigures(NamedTuple):
     rate: int = 0
 
     def shown(self) -> dict[str, Any]:
-        """As JSON-able values."""
+        """The figures as JSON-able values."""
         document = self._asdict()
         for name in ("lateness", "took"):
             counts = document.pop(name)
@@ -53,7 +54,7 @@ class RelayFigures(NamedTuple):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Fields of another version are left out. Raises ValueError."""
+        """Fields that only another version has are left out. Raises ValueError."""
         try:
             return cls(**known_fields(cls._fields, document))
         except TypeError as error:
@@ -61,7 +62,7 @@ class RelayFigures(NamedTuple):
 
 
 def merged(figures: Sequence[RelayFigures]) -> RelayFigures | None:
-    """The figures of several relays as one; None if there are none."""
+    """The figures of several relays combined; None if there are none."""
     if not figures:
         return None
     lags = [each.lag for each in figures]
@@ -88,7 +89,7 @@ def merged(figures: Sequence[RelayFigures]) -> RelayFigures | None:
 
 
 def quantile(counts: Sequence[int], share: float) -> int | None:
-    """The upper bound (ms) of the quantile's bucket; None without counts."""
+    """The upper bound (ms) of the bucket that contains the quantile; None if all counts are 0."""
     total, reached = sum(counts), 0
     for bound, count in zip((*BUCKETS_MS, BUCKETS_MS[-1]), counts, strict=False):
         reached += count

@@ -1,6 +1,7 @@
-"""The log through which proxies read the figures of relays. Only on Kafka: elsewhere both are one process.
+"""The log through which proxies get the relays' figures. It is used only on Kafka; otherwise proxy and relay are in one
+process.
 
-Each relay appends the figures of a destination when they change, and from time to time if they do not. They expire
+Each relay appends a destination's figures when they change, and from time to time if they do not change. Figures expire
 after a minute, so each append trims older ones.
 """
 
@@ -28,12 +29,12 @@ _UNCHANGED_S, _FRESH_S = 20.0, 60.0
 _TRIM_S = 60.0
 _READ, _QUIET_S = 500, 30.0
 _STOP_S = 2.0
-_FAILURES = 5  # of each destination: a failure takes up to 600 bytes
+_FAILURES = 5  # per destination, because a failure takes up to 600 bytes
 
 
 class RelayFiguresPublisher:
-    """`name`: of this relay. `measure` returns the figures of each destination that it serves. `clock` returns epoch
-    ms."""
+    """`name`: this relay's name. `measure` returns the figures for each destination that the relay serves. `clock`
+    returns epoch ms."""
 
     def __init__(
         self,
@@ -43,10 +44,10 @@ class RelayFiguresPublisher:
         clock: Callable[[], int],
     ) -> None:
         self._bus, self._name, self._measure, self._clock = bus, name, measure, clock
-        self._last: dict[str, tuple[RelayFigures, float]] = {}  # with when, on the loop's clock
+        self._last: dict[str, tuple[RelayFigures, float]] = {}  # figures, and when appended (loop's clock)
 
     async def run(self) -> None:
-        """Run until cancelled; then withdraw the figures, if the log is available."""
+        """Append figures until cancelled; then withdraw them, if the log is available."""
         made, trimmed_at, now = False, 0.0, asyncio.get_running_loop().time
 
         async def turn() -> None:
@@ -95,11 +96,11 @@ class RelayFiguresReader:
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self._clock = bus, clock
-        self._figures: dict[str, dict[str, tuple[int, RelayFigures]]] = {}  # by destination and relay, with their time
+        self._figures: dict[str, dict[str, tuple[int, RelayFigures]]] = {}  # by destination and relay; with the time
         self._next = 0
 
     def of(self, destination: str) -> RelayFigures | None:
-        """The figures of all relays that serve it; None if there are none."""
+        """The combined figures of all relays that serve a destination; None if there are none."""
         return merged([each for _, each in self._fresh(self._figures.get(destination, {})).values()])
 
     def _fresh(self, by_relay: Mapping[str, tuple[int, RelayFigures]]) -> dict[str, tuple[int, RelayFigures]]:
@@ -123,7 +124,7 @@ class RelayFiguresReader:
                 self._next = record.offset + 1
             self._drop_old()
             if not records and await bus.end_offset(RELAYS, 0) < self._next:
-                self._next = 0  # it was recreated
+                self._next = 0  # the topic was recreated
             elif not records:
                 await subscription.wait(_QUIET_S)
         return 0.0

@@ -1,4 +1,4 @@
-"""The JSON of messages between proxies and nodes, with keys as hex and other bytes as base64."""
+"""Converts values between proxies and nodes from and to JSON, with keys as hex and other bytes as base64."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, if set
 
 READS_HEADER: Final = "duemq-reads"
 NAMES: Final = "names"
-"""A proxy that sends `duemq-reads: names` gets the names of messages. A proxy of version 0.1 refuses a state with a
-name."""
+"""The value of the header `duemq-reads` with which a proxy requests messages' names. Proxies of version 0.1 do not send
+it: they refuse a state with a name."""
 
 Json = dict[str, Any]
 
 _NULL = "-"
-"""A null value. It is not base64: an older process drops such characters, and reads it as an empty value."""
+"""Stands for a null value. This character is not in base64: an older process drops such characters, and reads an empty
+value."""
 
 
 def token_headers(token: str) -> dict[str, str]:
-    """The headers with the token that a node requires; empty if none is set."""
+    """The headers with the token that a node requires; empty if no token is set."""
     return {TOKEN_HEADER: token} if token else {}
 
 
 def state_to_json(state: MessageState, *, names: bool) -> Json:
-    """A whole state, with its payload if it has one. `names`: whether the other side reads them."""
+    """A complete state, with the payload if there is one. `names`: whether the other side can read names."""
     more = {
         "redrives": state.redrives,
         "attempts": [tuple(one) for one in state.attempts],
         "history": [list(map(tuple, state.history.changes)), state.history.left_out] if state.history.changes else None,
         "name": _text(state.name) if names and state.name else None,
-    }  # rarely set, and unknown to older processes
+    }  # left out if unset: older processes do not know these fields
     headers = [(name, _NULL if value is None else _text(value)) for name, value in state.headers]
     return {
         "id": state.id, "status": state.status, "topic": state.topic, "due": state.due, "key": _text(state.key),
@@ -94,13 +95,13 @@ def import_from_json(document: Json) -> ImportRecord:
 
 
 _LATER: Final = frozenset(("newest", "topic_prefix", "name_prefix", "caller"))
-"""Fields of a query that were added after the search itself."""
+"""Fields of a query that were added in later versions."""
 
 
 def query_to_json(query: Query) -> Json:
-    """A query without its `shard`: the searched shards are sent separately.
+    """A query without its `shard`, because the shards to search are sent separately.
 
-    Later fields are left out unless they are set, because a node refuses a field that it does not know.
+    Fields from later versions are left out unless they are set, because a node refuses unknown fields.
     """
     document = {name: value for name, value in asdict(query).items() if name != "shard"}
     return {name: value for name, value in document.items() if name not in _LATER or value}

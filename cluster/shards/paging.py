@@ -1,4 +1,5 @@
-"""Pages of a search over several shards: merged in the order of their keys, with a cursor for the next page."""
+"""Pages of a search across several shards: the shards' results are merged in key order, and a page has a cursor for the
+next one."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from duemq.model.messages.place import PLACE_BYTES
 
 
 def merge(parts: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
-    """One page of the shards' results, in order, and the key and shard after which the next page starts."""
+    """One page of the shards' results, in order, with the key and shard after which the next page starts."""
     bound = min((part.looked for part in parts if part.looked is not None), default=None)
     rows = sorted(
         ((key, shard, state) for shard, part in enumerate(parts) for key, state in part.messages),
@@ -29,7 +30,7 @@ def merge(parts: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], 
 
 
 def shorten(parts: Mapping[int, SearchPart], limit: int) -> dict[int, SearchPart]:
-    """The same parts without messages that cannot be among the first `limit` of all."""
+    """The same parts, without messages that cannot be among the first `limit` messages overall."""
     keys = sorted(key for part in parts.values() for key, _ in part.messages)
     if len(keys) <= limit:
         return dict(parts)
@@ -43,12 +44,12 @@ def _through(last: bytes, part: SearchPart) -> SearchPart:
 
 
 def before(key: bytes) -> bytes:
-    """The key right below another, so that a search above it starts with that key."""
+    """The key directly below the given one, so that a search above it starts with the given key."""
     return key if not any(key) else (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
 
 
 def write_cursor(key: bytes, shard: int) -> str:
-    """The cursor of a list that continues above this key, or at it with the next shard."""
+    """The cursor for a list that continues above this key or, in the shards after `shard`, at this key."""
     raw = key + shard.to_bytes(2, "big")
     return urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
 
@@ -60,7 +61,7 @@ def start_of(query: Query) -> tuple[bytes, int]:
 
 
 def _read_cursor(text: str, size: int) -> tuple[bytes, int]:
-    """The key (of `size` bytes) and the shard of a cursor."""
+    """The key (with `size` bytes) and the shard in a cursor."""
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError as error:

@@ -20,23 +20,23 @@ class TimedAnswer(NamedTuple):
 
 
 class Progress:
-    """Publishes ledger entries to waiting requests. Keeps recent answers for late requests.
+    """Publishes ledger entries to waiting requests, and keeps recent answers for late requests.
 
-    `keep`: how many answers. `most`: how many requests may wait; each takes some KiB in total.
+    `keep`: how many answers are kept. `most`: how many requests may wait; each takes a few KiB in total.
     """
 
     def __init__(self, keep: int = 100_000, most: int = 2_000) -> None:
         self.applied = 0
-        self._number = -1  # of the last published entry
+        self._number = -1  # number of the last published entry
         self._keep, self._most = keep, most
         self.recent: dict[int, TimedAnswer] = {}
         self._cycles: deque[list[int]] = deque()
-        # Waiters by offset. `_offsets` is a heap of its keys, and for a while of keys without waiters.
+        # Waiters by offset. `_offsets` is a heap of the keys, and for a while also of keys that no longer have waiters.
         self.waiters: dict[int, set[asyncio.Future[bool]]] = {}
         self.offsets: list[int] = []
         self._waiting = 0
         self._called = False  # see `call`
-        self._demand: asyncio.Future[None] | None = None  # set while the shard waits for a first waiter
+        self._demand: asyncio.Future[None] | None = None  # set while the shard waits for the first waiting request
         self._failure: Unavailable | None = None
 
     @property
@@ -45,13 +45,13 @@ class Progress:
         return self._waiting
 
     async def wait_for_waiter(self, timeout_s: float) -> None:
-        """Wait until a request waits for an answer, at most for `timeout_s`."""
+        """Wait, at most for `timeout_s`, until a request waits for an answer."""
         called, self._called = self._called, False
         if self._waiting or called:
             return
         loop = asyncio.get_running_loop()
         demand = self._demand = loop.create_future()
-        timer = loop.call_later(timeout_s, self._release)  # runs in every cycle, so no task and no asyncio.timeout
+        timer = loop.call_later(timeout_s, self._release)  # a task or asyncio.timeout would cost more
         try:
             await demand
         finally:
@@ -59,7 +59,8 @@ class Progress:
             timer.cancel()
 
     def call(self) -> None:
-        """A request appends a command now, and waits for the answer once that is durable: end the shard's pause."""
+        """End the shard's pause, because a request is about to append a command, and will wait for the answer once the
+        command is durable."""
         self._called = True
         self._release()
 
@@ -68,10 +69,11 @@ class Progress:
             self._demand.set_result(None)
 
     def publish(self, entry: Entry) -> None:
-        """Wake the waiters for an entry's answers. Publishing the last entry again has no effect.
+        """Wake the requests that wait for an entry's answers. Publishing the last entry again has no effect.
 
-        Each offset is kept once. Consecutive entries answer different commands; after a gap or a step back, old answers
-        are dropped, because another history may have answered the same commands differently.
+        One answer is kept per offset, because consecutive entries answer different commands. After a gap in the
+        entries' numbers, or a step back, old answers are dropped, because another history may have answered the same
+        commands differently.
         """
         if entry.number == self._number:
             return
@@ -96,7 +98,7 @@ class Progress:
                 _tell(future, True)
 
     def fail(self, reason: Unavailable) -> None:
-        """The shard stopped: no request will be answered any more."""
+        """Fail all waiting requests: the shard has stopped, so no request will be answered any more."""
         self._failure = reason
         for futures in self.waiters.values():
             for future in futures:
@@ -107,9 +109,9 @@ class Progress:
         self._waiting = 0
 
     def check(self) -> None:
-        """Raises Unavailable if the shard stopped, or the waiter limit is reached.
+        """Raises Unavailable if the shard has stopped, or if the limit of waiting requests is reached.
 
-        Call it before appending a command and waiting: after the append it is too late to refuse.
+        Call it before appending a command and waiting for its answer: after the append it is too late to refuse.
         """
         if self._failure is not None:
             raise self._failure
@@ -117,9 +119,10 @@ class Progress:
             raise Unavailable(f"{self._waiting} requests wait for this shard already")
 
     async def wait_until_applied(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the command at `offset` is applied; False after the time-out, or if too many requests wait.
+        """Wait until the command at `offset` is applied. Returns False after the time-out, or if too many requests
+        wait.
 
-        Raises Unavailable once the shard stopped.
+        Raises Unavailable once the shard has stopped.
         """
         if offset < self.applied:
             return True
@@ -130,7 +133,7 @@ class Progress:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._enter(offset, future)
-        timer = loop.call_later(max(timeout_s, 0), _tell, future, False)  # a third of the cost of asyncio.timeout
+        timer = loop.call_later(max(timeout_s, 0), _tell, future, False)  # costs a third of asyncio.timeout
         try:
             return await future
         finally:
@@ -154,12 +157,13 @@ class Progress:
         self._waiting -= 1
         if not futures:
             del self.waiters[offset]
-            if len(self.offsets) > 2 * len(self.waiters):  # amortized over the waiters that leave
+            if len(self.offsets) > 2 * len(self.waiters):  # so rarely that the cost per waiter is constant
                 self.offsets = list(self.waiters)
                 heapify(self.offsets)
 
     def answer(self, offset: int) -> TimedAnswer | None:
-        """The ledger's answer to an applied command; None if it needed no answer, or was long ago."""
+        """The ledger's answer to an applied command; None if the command needed no answer, or was applied too long
+        ago."""
         return self.recent.get(offset)
 
 

@@ -1,6 +1,6 @@
-"""The interface to the replicas that answer reads, and its values.
+"""The interface to the replicas that answer reads, and the values that it uses.
 
-A proxy has no store: its reader (`proxy/gateway/remote_reader.py`) queries the nodes over HTTP, which answer with a
+A proxy has no store. Its reader (`proxy/gateway/remote_reader.py`) queries the nodes over HTTP; a node answers by its
 `LocalReader` (`delay/reads/local_reader.py`).
 """
 
@@ -20,9 +20,10 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """The known state of one message. Times in epoch ms; `payload` is None if it is no longer kept, or null (then
-    `has_null`). `attempts`: the recorded failed ones, and deaths. `history`: the changes, including a cancel. `name`:
-    with its space (`model/messages/names.py`); empty for none, and from a node of the last release."""
+    """The known state of one message. Times are in epoch ms. `payload` is None if it is no longer kept, or if it is
+    null (then `has_null` is true). `attempts`: the recorded failed attempts, and each time the message was
+    dead-lettered. `history`: the changes, including a cancel. `name`: the name with its space
+    (`model/messages/names.py`); empty if there is none, or if a node of the previous release answered."""
 
     id: str
     status: Status
@@ -45,12 +46,12 @@ class MessageState:
     name: bytes = b""
 
     def head(self) -> MessageState:
-        """The state for lists: without payload and history, which could be a gigabyte per page."""
+        """The state for lists: without payload and history, because these could amount to a gigabyte per page."""
         return replace(self, payload=None, has_null=False, history=UNCHANGED)
 
 
 class NamedMessage(NamedTuple):
-    """A named message without its payload, and its fingerprint."""
+    """A message with a name: its state without the payload, and its fingerprint."""
 
     fingerprint: bytes
     state: MessageState
@@ -58,11 +59,12 @@ class NamedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page.
+    """A filter for messages. `due_from` is inclusive, `due_to` exclusive (epoch ms); `cursor` comes from the last page.
 
-    `name_prefix`: of the text of a name in the spaces that `caller` reads (`Grant.namespace`; empty: that of all).
-    `status` None: any. `shard`: of this one only. `newest`: the last placed come first; this needs a key or label, and
-    an indexed topic. Otherwise the order is by due time.
+    `name_prefix`: how the text of the name begins, in the spaces that `caller` may read (`Grant.namespace`; empty: the
+    space of all callers). `status` None: any status. `shard`: search only this shard. `newest`: return the messages
+    that were scheduled last first; this needs a key or label, and an indexed topic. Otherwise messages are in the order
+    of their due times.
     """
 
     topic: str | None = None
@@ -81,9 +83,10 @@ class Query:
 
 
 class SearchPart(NamedTuple):
-    """The result of searching one shard: keys with states, and how far it searched (None: to the end).
+    """The result of a search in one shard: keys with states, and the key up to which the shard was searched (None: to
+    the end).
 
-    With `newest`, the keys are places (`storage/message_index/runs.py`), also in byte order.
+    With `newest`, the keys are places in the index (`storage/message_index/runs.py`), also in byte order.
     """
 
     messages: list[tuple[bytes, MessageState]]
@@ -91,10 +94,10 @@ class SearchPart(NamedTuple):
 
 
 class ShardReader(Protocol):
-    """Reads of any shard. Each call may raise Unavailable: no replica of the shard can answer now.
+    """Reads any shard. Each call may raise Unavailable if no replica of the shard can currently answer.
 
-    With `offset`, the answer reflects at least the commands up to this one; without it, all commands accepted before
-    the call.
+    With `offset`, the answer reflects at least all commands up to this offset; without it, at least all commands that
+    were accepted before the call.
     """
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
@@ -104,47 +107,49 @@ class ShardReader(Protocol):
     async def messages_by_name(
         self, shard: int, names: Sequence[bytes], offset: int | None = None
     ) -> list[NamedMessage | None]:
-        """The messages with these names; None for an unused name, or a forgotten message."""
+        """The messages with these names; None if a name is unused or its message is forgotten."""
         ...
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
-        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or if it is forgotten."""
+        """When each message was delivered, cancelled or dead-lettered (epoch ms); 0 if it is pending, or if it is
+        forgotten."""
         ...
 
     async def topics(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[str | None]:
-        """The topic of each message; None if it is unknown or forgotten. Keeps no payloads in memory."""
+        """The topic of each message; None if it is unknown or forgotten. It keeps no payloads in memory."""
         ...
 
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
-        """The number of messages pending for a topic; None while they are being counted."""
+        """The number of messages pending for a topic; None while the shard is still counting them."""
         ...
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
-        """The first key of the message with this name."""
+        """The first key of the message with this name; None if there is none."""
         ...
 
     async def import_record(self, shard: int, command_offset: int, offset: int) -> ImportRecord | None:
-        """The outcome of the file in the command at `command_offset`."""
+        """The record of the import whose command is at `command_offset`."""
         ...
 
     async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
-        """The outcome of the file with this content."""
+        """The record of the import of the file with this content."""
         ...
 
     async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None, after: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
-        """The number of known imports in this state (None: any) whose path begins with `below`, and the first `limit`
-        of them (None: all). Does not wait.
+        """The number of known imports in this state (None: any state) whose paths begin with `below`, and the first
+        `limit` of these imports (None: all). Does not wait.
 
-        `after`: the page after this offset (-1: the first), which ends the search early; then the count is
-        meaningless."""
+        `after`: return the page after this offset (-1: the first page). Then the search ends early, and the number is
+        meaningless.
+        """
         ...
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
-        """The ids of rows of the file in the command at `command_offset`. See `Gateway.imported_ids`."""
+        """The ids of rows in the file of the import command at `command_offset`. See `Gateway.imported_ids`."""
         ...
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
-        """The matches in each of these shards above its given key. See `Reads.find`."""
+        """The matches in each shard in `after`, above the key given for that shard. See `Reads.find`."""
         ...

@@ -1,4 +1,4 @@
-"""The nodes, the masters and the progress of each shard: one view for all interfaces."""
+"""The nodes, and the master and progress of each shard, in one view for all interfaces."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from duemq.model.messages.key import due_of
 
 
 class ClusterView(Protocol):
-    """The part of an election that non-members see."""
+    """The part of an election that processes outside it can see."""
 
     def members(self) -> Sequence[Member]:
         """The live nodes, by name."""
         ...
 
     def masters(self) -> Mapping[int, str]:
-        """The master's name of each shard that has one."""
+        """The name of the master of each shard that has one."""
         ...
 
 
 class Operator(Protocol):
-    """An operator's requests to a cluster. Both raise Rejected `unknown_node`."""
+    """An operator's requests to a cluster. Both methods raise Rejected `unknown_node`."""
 
     async def drain(self, name: str) -> None:
-        """Make a node hand over its shards, and get none until it is resumed. Idempotent."""
+        """Make a node hand over its shards; it gets no shards until it is resumed. Idempotent."""
         ...
 
     async def resume(self, name: str) -> None:
@@ -37,7 +37,7 @@ class Operator(Protocol):
 def cluster_json(
     cluster: str, shards: int, entries: Mapping[int, Entry], view: ClusterView, now: int
 ) -> dict[str, Any]:
-    """Nodes and shards as JSON-able values. `entries`: the last known one of each shard; `now` in epoch ms."""
+    """Nodes and shards as JSON-able values. `entries`: the last known ledger entry of each shard; `now` in epoch ms."""
     masters = view.masters()
     return {
         "cluster": cluster,

@@ -1,4 +1,4 @@
-"""Shards whose log is blocked by an open transaction, for readiness and metrics."""
+"""Finds shards whose log is blocked by an open transaction, for readiness and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def blocked_shards(bus: Bus) -> dict[int, ShardTrouble]:
 
 
 class BlockedCollector(Collector):
-    """`bus`: None while there is none. `clock`: epoch ms."""
+    """`bus` returns None while there is no bus. `clock`: epoch ms."""
 
     def __init__(self, bus: Callable[[], Bus | None], clock: Callable[[], int]) -> None:
         self._bus, self._clock = bus, clock

@@ -1,4 +1,4 @@
-"""Names of duemq's own topics, and of their committers."""
+"""The names of duemq's own topics, and of committers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ TRAIL = "duemq.trail"  # the audit trail: one partition of acts, one of denials
 RELAYS = "duemq.relays"  # recent figures of relays, one partition; created by the first relay
 INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL, RELAYS))
 
-IMPORTER = "import"  # the committer that appends the commands of many files at once, of all proxies
+IMPORTER = "import"  # the committer, shared by all proxies, that appends the commands for many files at once
 
 
 def is_internal(topic: str) -> bool:
-    """Whether it is one of these, or may belong to another cluster."""
+    """Whether the topic is one of duemq's own topics, or may be one of another cluster's."""
     return topic in INTERNAL or is_of_another(topic)
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
     """Create missing topics. Raises TopicRefused for the buffer and the ledger only.
 
-    No broker may drop a ledger entry by age, because the last entry decides which replicas are current. Masters trim
-    the ledger up to it.
+    Brokers must not drop ledger entries by age, because the last entry decides which replicas are current. Masters trim
+    the ledger up to the last entry.
     """
     await bus.create_log(BUFFER, shards, in_ids=True)
     await bus.create_log(LEDGER, shards, expires=False)
@@ -35,7 +35,7 @@ async def create_logs(bus: Bus, shards: int) -> None:
 
 
 async def create_admin_log(bus: Bus) -> None:
-    """Create the log of the administrative state, which processes without shards follow, too."""
+    """Create the log of the administrative state, which is also followed by processes without shards."""
     await bus.create_log(ADMIN, 1, expires=False, vital=False)
 
 

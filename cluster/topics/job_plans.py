@@ -1,7 +1,7 @@
-"""The plans of jobs in their log, `duemq.jobs`: one record per step, each with the entries that it applies to.
+"""The plans of jobs in their log, `duemq.jobs`: one record per step, with the entries to which the step applies.
 
-A record follows the record of its job that has the previous step and ends where this one begins. So if two processes
-write the same plan for a moment, all readers use the same records and skip the others.
+A step's record follows the record of the same job that has the previous step and ends where this step begins. So if two
+processes write the same plan for a moment, all readers use the same records and skip the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_AGAIN_S: Final = 1.0
 
 
 class Step(NamedTuple):
-    """One record of a plan. `cursor`: where the next step begins; None: this is the last one."""
+    """One record of a plan. `cursor`: where the next step begins; None: this is the last step."""
 
     offset: int
     number: int
@@ -39,7 +39,7 @@ def _frame(job_id: str, number: int, after: str | None, cursor: str | None, entr
 
 async def append_step(bus: Bus, job_id: str, number: int, after: str | None, cursor: str | None,
                       entries: Sequence[str]) -> None:  # fmt: skip
-    """Write one step. Raises the errors of `Bus.append`; a repeat does no harm."""
+    """Write one step. Writing it again does no harm. Raises the errors of `Bus.append`."""
     await bus.append({(JOBS, 0): [_frame(job_id, number, after, cursor, entries)]})
 
 
@@ -55,7 +55,7 @@ async def append_whole(bus: Bus, job_id: str, entries: Sequence[str]) -> None:
 
 
 async def read_plan(bus: Bus, job: Job, position: PlanPosition) -> AsyncGenerator[Step, None]:
-    """The steps of a job's plan, starting with the one at this position, up to the last one or the log's current end.
+    """The steps of a job's plan, from the step at this position to the last step or the log's current end.
 
     Raises the errors of `Bus.read`.
     """
@@ -91,4 +91,4 @@ async def read_plan(bus: Bus, job: Job, position: PlanPosition) -> AsyncGenerato
 
 
 _ANY: Final = "*"
-"""Matches any previous record, which was read earlier."""
+"""Matches any previous record, because that record was read earlier."""

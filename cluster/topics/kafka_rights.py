@@ -1,4 +1,4 @@
-"""The rights that a cluster needs on brokers with an authorizer, as options of `kafka-acls.sh`."""
+"""The access rights that a cluster needs on brokers with an authorizer, as options for `kafka-acls.sh`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def kafka_rights(
     *,
     makes_topics: bool = True,
 ) -> Iterator[str]:
-    """One line per resource. `topics`: of messages, `groups`: of consumers; a final `*` makes a prefix. `makes_topics`:
-    on first use."""
+    """One line per resource. `topics`: the topics for messages; `groups`: the consumer groups; a name that ends in `*`
+    is a prefix. `makes_topics`: whether the cluster creates topics on first use."""
     yield _line("topic", f"{names.prefix}*", _USE)
     for topic in sorted(INTERNAL - {BUFFER}):
-        yield _line("topic", names.on_brokers(topic), ["Delete"])  # of records: trimming
+        yield _line("topic", names.on_brokers(topic), ["Delete"])  # for trimming, which deletes records
     of_messages = _USE if makes_topics else _USE[1:]
     for topic in (*topics, *(() if dead_letter.startswith(OWN) else (dead_letter,))):
         yield _line("topic", topic, of_messages)
     retry, dead, destination = RETRY, DEAD, DESTINATION
-    if names.prefix != OWN:  # only of destinations: topics of consumers do not belong to the cluster
+    if names.prefix != OWN:  # only for destinations: consumers' topics do not belong to the cluster
         retry, dead, destination = f"{retry}{names.prefix}", f"{dead}{names.prefix}", names.on_brokers(destination)
     for start in (retry, dead, destination):
         yield _line("topic", f"{start}*", (*_USE, "AlterConfigs"))
@@ -42,11 +42,11 @@ def kafka_rights(
     for group in groups:
         yield _line("group", group, ["Describe"])
     yield _line("cluster", "", ("IdempotentWrite", "DescribeConfigs"))
-    yield _line("transactional-id", "*", ["Describe"])  # to name the client that blocks a shard
+    yield _line("transactional-id", "*", ["Describe"])  # to find out which client blocks a shard
 
 
 def _line(resource: str, name: str, operations: Sequence[str]) -> str:
-    """A `name` that ends in `*` is a prefix; `*` alone is any."""
+    """One line of options. A `name` that ends in `*` is a prefix; `*` alone means any name."""
     words = [f"--{resource}"]
     if name:
         words.append(quote(name if name == "*" else name.removesuffix("*")))

@@ -12,30 +12,30 @@ from duemq.model.errors import Unavailable
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.model.topics.topic_names import TopicNames
 
-CHECK_S = 10.0  # between checks of logs in use
+CHECK_S = 10.0  # between two checks of logs in use
 
 KeepTopicIds = Callable[[Mapping[str, str], Mapping[str, str] | None], Awaitable[Mapping[str, str]]]
-"""Store the first ids in the identity if it still has the second ones. Returns its resulting ids."""
+"""Stores the first ids in the cluster's identity if it still has the second ids. Returns the ids that it then has."""
 
 
 class OwnLogs:
-    """`accepted`: ids of topics that an operator declares to be the cluster's, whatever is stored."""
+    """`accepted`: ids of topics that an operator has declared to be the cluster's, whatever ids are stored."""
 
     def __init__(self, identity: ClusterIdentity, keep: KeepTopicIds, accepted: Collection[str] = ()) -> None:
         self._cluster, self._names = identity.cluster, TopicNames(identity.prefix)
         self._stored, self._keep, self._accepted = identity.topic_ids, keep, accepted
 
     async def check(self, bus: Bus) -> None:
-        """Raises TopicRefused for logs of another cluster, and for recreated or mirrored ones.
+        """Raises TopicRefused for another cluster's logs, and for recreated or mirrored logs.
 
-        The first process stores their ids. Logs without ids are not compared.
+        The first process stores the logs' ids. Logs without ids are not checked.
         """
         ids = await bus.topic_ids((BUFFER, LEDGER))
         if not ids:
             return
         if self._stored == {} and not self._are_accepted(ids):
             await self._refuse_records_of_others(bus, ids)
-        if not ids.keys() <= (self._stored or {}).keys():  # a broker may not know a new topic yet
+        if not ids.keys() <= (self._stored or {}).keys():  # brokers may not know a new topic at first
             self._stored = await self._keep({**ids, **(self._stored or {})}, self._stored)
         assert self._stored is not None
         other = {topic: id_ for topic, id_ in ids.items() if self._stored.get(topic) != id_}
@@ -65,7 +65,7 @@ class OwnLogs:
             info = await bus.topic(topic)
             if info is None or not any(info.end_offsets):
                 continue
-            # A process of this cluster stores the ids before it writes: read them again.
+            # Processes of this cluster store the ids before they write, so read the stored ids again.
             self._stored = await self._keep({}, {})
             if not self._stored:
                 raise TopicRefused(

@@ -1,4 +1,4 @@
-"""The topics of a process: what each accepts, and why some accept nothing now."""
+"""The topics that a process uses: what each accepts, and why some currently accept nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 UNKNOWN_TOPIC, TOO_LARGE, NEEDS_KEY = "unknown_topic", "too_large", "needs_key"
 LOOKED_UP = "being_looked_up"
 
-# The brokers are partly down, or have not answered yet. The message and its topic's settings are not at fault, so no
-# attempt counts: a message outlives an outage of any length.
+# The brokers are partly down, or have not answered yet. Neither the message nor its topic's settings are at fault, so
+# no attempt is counted, and a message outlives an outage of any length.
 PASSING = frozenset((LOOKED_UP, "no_answer", NO_LEADER, TOO_FEW_REPLICAS))
 
-_OBSERVABLE = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus sees when they end
+_OBSERVABLE = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus notices when these end
 NOT_ASKED = PASSING | {"not_made", "failed"}
-"""For an unknown topic: it could not be determined whether it exists or can be created."""
+"""Reasons why it is uncertain whether an unknown topic exists or can be created."""
 
 _SENTENCES = {
     UNKNOWN_TOPIC: "it does not exist",
@@ -34,21 +34,21 @@ _SENTENCES = {
 }
 _LOOK_WAITS_MS = (50, 100, 200, 500)
 _NEW_WAITS_MS = (500,)
-_PASSING_WAITS = 3  # only the first pauses, to notice the end of an outage soon
-_UNKNOWN_WAITS = 1  # to use a new topic soon
+_PASSING_WAITS = 3  # use only the first pauses, to notice the end of an outage soon
+_UNKNOWN_WAITS = 1  # the same, to use a new topic soon
 _SIDE_BY_SIDE = 16
 _MAX_SHOWN = 16
-_TRIED_MS = 2_000  # a refusal after a longer try is noted again
+_TRIED_MS = 2_000  # how long a refusal is still reported while the topic is being tried again
 _DETAIL_CHARACTERS = 200
-_MAX_REFUSALS = 1_000  # names come from senders
+_MAX_REFUSALS = 1_000  # a limit, because senders may send any name
 _ANSWER_S = 30.0  # how long the result of a failed lookup is kept
 
 
 class Refusal(NamedTuple):
-    """Why a topic accepts nothing, when (ms) it is tried again, and how often in a row it refused.
+    """Why a topic accepts nothing, when (epoch ms) it is tried again, and how many times in a row it has refused.
 
-    `whole` is False if it accepts some messages: those for other partitions, or with a key. `detail`: a sentence.
-    `absent`: the topic was unknown; the refusal ends as soon as it is known.
+    `whole` is False if the topic accepts some messages: those for other partitions, or with a key. `detail`: the reason
+    in a sentence. `absent`: the topic was unknown; the refusal ends as soon as the topic is known.
     """
 
     reason: str
@@ -60,33 +60,34 @@ class Refusal(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it uses up an attempt of a refused message."""
+        """Whether the refusal uses up an attempt of the refused message."""
         return self.reason not in PASSING
 
     def is_visible(self, now: int) -> bool:
-        """Whether to report it, also while the topic is being tried again."""
+        """Whether to report the refusal. It is also reported while the topic is being tried again."""
         return self.reason != LOOKED_UP and self.until + _TRIED_MS > now
 
 
 class TopicStates:
     """Looks up topics, creates missing ones if allowed (`partitions` > 0), and remembers refusals.
 
-    What a topic accepts is always the bus's latest knowledge. Nothing here raises because of one topic.
+    What a topic accepts is always as last reported by the bus. No method raises because of a single topic.
     """
 
     def __init__(self, bus: Bus, partitions: int) -> None:
         self.bus, self._partitions = bus, partitions
         self.refusals: dict[str, Refusal] = {}
-        self.lookup_refusals: dict[str, Refusal] = {}  # of topics that are being looked up
+        self.lookup_refusals: dict[str, Refusal] = {}  # for topics that are being looked up
         self.lookups: dict[str, asyncio.Task[None]] = {}
-        # Reason and sentence of failed lookups, with their time (s), until they are read.
+        # By topic, until `why_not` is called: reason and sentence of a failed lookup, and its time (s).
         self._answers: dict[str, tuple[str, str, float]] = {}
         self._turn = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def learn(self, needed: Collection[str] = ()) -> None:
-        """Look up all topics, so that the first message to each need not wait for it.
+        """Look up all topics, so that the first message to each topic need not wait for a lookup.
 
-        Topics that are `needed` are created with one partition, even if others never are. A failure stops nothing.
+        The topics in `needed` are created with one partition, even if no other topics may be created. After a failure
+        the process continues.
         """
         for topic in needed:
             try:
@@ -96,7 +97,7 @@ class TopicStates:
         try:
             topics = await self.bus.topics()
             await self.bus.look_up_topics([topic.name for topic in topics if topic.name not in INTERNAL])
-        except LogFailed as error:  # a topic of a shared log in trouble must not prevent the start
+        except LogFailed as error:  # trouble with one topic in a shared log must not prevent the start
             log.warning("topics are looked up as they are needed: %s", error, extra={"action": "topics"})
 
     async def close(self) -> None:
@@ -107,7 +108,7 @@ class TopicStates:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     async def resolve(self, topics: Iterable[str], patience_s: float | None = None) -> dict[str, TopicState]:
-        """What these topics accept; unknown ones are looked up, and created if allowed, concurrently.
+        """What these topics accept. Unknown topics are looked up, and created if allowed, concurrently.
 
         The result leaves out topics that are not known within `patience_s` (None: until all lookups have ended).
         """
@@ -125,9 +126,10 @@ class TopicStates:
     async def ready(
         self, topics: Collection[str], now: int, waits_ms: Sequence[int], patience_s: float
     ) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
-        """The topics that can be sent to at `now` (ms), and why the others cannot.
+        """The topics to which messages can be sent at `now` (epoch ms), and why the other topics refuse them.
 
-        `waits_ms`: after each refusal in a row. Lookups that take longer than `patience_s` continue in the background.
+        `waits_ms`: the pauses after the first and each further refusal in a row. Lookups that take longer than
+        `patience_s` continue in the background.
         """
         refusals: dict[str, Refusal] = {}
         for topic in topics:
@@ -139,8 +141,8 @@ class TopicStates:
             about = self.bus.topic_state(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
             if about is None or len(about.trouble) == about.partitions:
                 refusals[topic] = refusal
-        # A lookup that failed after its patience has a result by now: a new one would take just as long and be missed
-        # again.
+        # These lookups failed in the background, after `patience_s`. Use their results: a new lookup would take just as
+        # long, and its result would be missed again.
         failed_lookups = self._unheard(topics)
         topic_states = await self.resolve(
             [topic for topic in topics if topic not in refusals.keys() | failed_lookups], patience_s
@@ -160,12 +162,12 @@ class TopicStates:
         return topic_states, refusals
 
     def why_not(self, topic: str) -> tuple[str, str]:
-        """Reason and sentence why a topic is unknown after its lookup ended. Call it once per lookup."""
+        """Why a topic is unknown after its lookup, as a reason and a sentence. Call it once per lookup."""
         reason, detail, _ = self._answers.pop(topic, (UNKNOWN_TOPIC, _SENTENCES[UNKNOWN_TOPIC], 0.0))
         return reason, detail
 
     def _unheard(self, topics: Collection[str]) -> set[str]:
-        """Topics whose lookup failed recently, without a call of `why_not` since."""
+        """Topics whose lookup failed recently and for which `why_not` was not called since."""
         since = asyncio.get_running_loop().time() - _ANSWER_S
         return {topic for topic in self._answers.keys() & topics if self._answers[topic][2] > since}
 
@@ -198,7 +200,7 @@ class TopicStates:
             reason, detail = "no_answer", error.detail
         except (Unavailable, Fatal) as error:
             reason, detail = "not_made", str(error)
-        except Exception as error:  # any error of one topic affects only it
+        except Exception as error:  # an error with one topic affects only this topic
             log.exception("topic %s: the look-up failed", topic, extra={"action": "topic_lookup", "topic": topic})
             reason, detail = "failed", repr(error)
         if len(self._answers) >= _MAX_REFUSALS:
@@ -211,7 +213,7 @@ class TopicStates:
         self, topic: str, reason: str, now: int, waits_ms: Sequence[int], detail: str = "",
         *, whole: bool = True, absent: bool = False,
     ) -> Refusal:  # fmt: skip
-        """Note a refusal. A topic that accepts nothing is tried again after a pause that grows with each refusal in a
+        """Record a refusal. A topic that accepts nothing is tried again after a pause that grows with each refusal in a
         row."""
         if reason == UNKNOWN_TOPIC:
             waits_ms = waits_ms[:_UNKNOWN_WAITS]
@@ -220,7 +222,7 @@ class TopicStates:
         notes = self.lookup_refusals if reason == LOOKED_UP else self.refusals
         before = notes.get(topic)
         if before is not None and before.until > now and before.whole >= whole:
-            return before  # another shard has noted it
+            return before  # another shard has recorded the refusal
         again = before is not None and before.reason == reason and now <= before.until + waits_ms[-1]
         times = before.times + 1 if before is not None and again else 1
         detail = (detail or _SENTENCES.get(reason, reason))[:_DETAIL_CHARACTERS]
@@ -245,16 +247,16 @@ class TopicStates:
         return about.trouble_text or None if about is not None else None
 
     def troubles(self, now: int) -> dict[str, str]:
-        """Some of the topics that refuse messages at `now` (ms), each with a sentence.
+        """Some of the topics that refuse messages at `now` (epoch ms), each with a sentence.
 
-        Also duemq's own topics that are blocked or misconfigured.
+        Includes duemq's own topics that are blocked or misconfigured.
         """
         refused = {topic: refusal.detail for topic, refusal in self._visible_refusals(now)}
         blocked = {topic: one.sentence(number) for (topic, number), one in self.bus.blocked().items()}
         return refused | blocked | dict(self.bus.misfits())
 
     def reasons(self, now: int) -> dict[str, str]:
-        """The troubles with their reasons as codes."""
+        """The same topics of messages, each with the reason as a code."""
         return {topic: refusal.reason for topic, refusal in self._visible_refusals(now)}
 
     def _visible_refusals(self, now: int) -> list[tuple[str, Refusal]]:

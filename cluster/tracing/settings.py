@@ -1,4 +1,4 @@
-"""The section `[tracing]` of the settings. OpenTelemetry's environment variables set the target of spans."""
+"""The section `[tracing]` of the settings. OpenTelemetry's environment variables set where spans are sent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads the trace context that senders put into message headers (W3C Trace Context), and never changes it.
 
-A message is traced if the last bit of its `traceparent` is set: its sender sampled it.
+A message is traced if the last bit of its `traceparent` is set, which means that its sender sampled it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from duemq.model.messages.record import HEADER, Headers
 _NAME = b"traceparent"
 _SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
 _NAME_BYTES = HEADER.pack(len(_NAME), 0)[:2]
-_FLAG = len(_NAME) + 54  # position of the last digit of the flags, counted from the name
+_FLAG = len(_NAME) + 54  # position of the last digit of the flags, counted from the start of the name
 _ODD = frozenset(b"%c" % digit for digit in b"13579bdf")
 
 Carrier = dict[str, str]
@@ -24,12 +24,12 @@ def is_sampled(traceparent: str) -> bool:
 
 
 def asks_for_spans(packed: bytes) -> bool:
-    """Whether a message's frame or packed headers seem to have a sampled context: a fast check, because it runs for
-    each message. A value follows its name in packed headers."""
+    """Whether a message's frame or packed headers seem to contain a sampled context. In packed headers, a value
+    directly follows its name. This is a fast check, because it runs for each message."""
     at = packed.find(_NAME)
     while at >= 0:
-        if packed[at - HEADER.size : at - HEADER.size + 2] == _NAME_BYTES:  # neither a longer name, nor a payload
-            return packed[at + _FLAG : at + _FLAG + 1] in _ODD  # the first one counts
+        if packed[at - HEADER.size : at - HEADER.size + 2] == _NAME_BYTES:  # else it is in a longer name or a payload
+            return packed[at + _FLAG : at + _FLAG + 1] in _ODD  # only the first one is used
         at = packed.find(_NAME, at + 1)
     return False
 

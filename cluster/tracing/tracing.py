@@ -1,8 +1,8 @@
-"""Spans by OpenTelemetry's conventions for messaging: `schedule`, `cancel` and `deliver`.
+"""Creates spans by OpenTelemetry's conventions for messaging: `schedule`, `cancel` and `deliver`.
 
-`schedule` and `cancel` are children of the caller's span. `deliver` begins a new trace, linked to the message's: weeks
-may lie between them, and no backend keeps a trace open that long. A thread exports spans in batches. Imported only if
-tracing is on, because it needs the extra `duemq[otel]`.
+`schedule` and `cancel` are children of the caller's span. `deliver` begins a new trace that is linked to the message's
+trace: weeks may lie between the two, and no backend keeps a trace open that long. A thread exports spans in batches.
+This module is imported only if tracing is on, because it needs the extra `duemq[otel]`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from duemq.model.errors import DuemqError, Rejected
 
 _SYSTEM = "duemq"
 _CLOSE_MS = 5_000
-_MAX_LINKS = 128  # of a span, OpenTelemetry's own limit
+_MAX_LINKS = 128  # per span, which is OpenTelemetry's own limit
 _NS_PER_MS = 1_000_000
 
 _propagator = TraceContextTextMapPropagator()
@@ -38,7 +38,8 @@ Attributes = Mapping[str, str | int | float]
 
 
 class Tracing:
-    """Makes spans, at most `spans_per_s`. All names and attributes are here. `clock`: seconds that never go back."""
+    """Creates spans, at most `spans_per_s` a second. All names and attributes are defined here. `clock`: returns the
+    time in seconds, and never goes back."""
 
     def __init__(
         self,
@@ -60,7 +61,8 @@ class Tracing:
 
     @classmethod
     def open(cls, kind: str, instance: str, spans_per_s: int, registry: CollectorRegistry) -> Self:
-        """Exports to OTEL_EXPORTER_OTLP_ENDPOINT. `kind`: serve, node or proxy; `instance`: of this process."""
+        """Start exporting to OTEL_EXPORTER_OTLP_ENDPOINT. `kind`: serve, node or proxy; `instance`: identifies this
+        process."""
         own = {"service.version": __version__, "service.instance.id": instance}
         if "OTEL_SERVICE_NAME" not in os.environ:
             own["service.name"] = f"duemq-{kind}"
@@ -74,7 +76,7 @@ class Tracing:
         await asyncio.to_thread(self._provider.shutdown)
 
     def take(self, operation: str, sampled: int) -> int:
-        """How many of the sampled messages an operation may trace now. The others are counted."""
+        """How many of the sampled messages an operation may trace now. The others are counted as untraced."""
         taken = self._budget.take(sampled, self._clock())
         if taken < sampled:
             self._untraced.labels(operation).inc(sampled - taken)
@@ -84,8 +86,8 @@ class Tracing:
     def request(
         self, operation: str, caller: Carrier | None, messages: Sequence[Carrier], attributes: Attributes
     ) -> Iterator[Span]:
-        """A request's span: a child of the caller's span or, if that is not traced, of the first message's; linked to
-        the messages. Records an escaping error."""
+        """A request's span. Its parent is the caller's span or, if that is not traced, the first message's. It is
+        linked to the messages. A DuemqError that is raised inside is recorded in the span."""
         parent = _context(caller or messages[0])
         links = [link for each in messages[:_MAX_LINKS] if (link := _link(each)) is not None]
         name = _name(operation, attributes)
@@ -102,7 +104,7 @@ class Tracing:
                 raise
 
     def delivered(self, message: Carrier, attributes: Attributes, begun_ms: int, ended_ms: int) -> None:
-        """A delivery between these times (epoch ms)."""
+        """Create the span of a delivery between these times (epoch ms)."""
         link = _link(message)
         if link is None:
             return

@@ -1,10 +1,10 @@
-"""The election through ZooKeeper: at every change, it compares the allocation with the locks.
+"""The election through ZooKeeper. At every change, each node compares the allocation with the locks.
 
-    free, given to this node          ──▶ claim it                    owned
-    held, and still given to it       ──▶                             owned
-    held, but given to another now    ──▶ not owned from now on; released when the master has finished
+    free, allocated to this node        ──▶ claim it                    owned
+    locked, still allocated to it       ──▶                             owned
+    locked, now allocated to another    ──▶ not owned from now on; released when the master has finished
 
-Pending writes are not tracked. If an answer is lost, the next pass sees whether the write was done.
+Pending writes are not tracked. If the answer to a write is lost, the next pass sees whether the write was done.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _LEAVE_S = 2.0
 
 
 class ZooKeeperElection:
-    """One node's part. `registry` is open and stays open: it belongs to the caller, who may share it.
+    """One node's part in the election. `registry` is open and is not closed here: it belongs to the caller and may be
+    shared.
 
-    `shards`: of the cluster. `host`, `link_port`: where to listen for the links of other nodes, which get the host of
-    `me.url` (port 0 = any; host empty = no links: deaths are noticed when sessions expire). Only nodes use links, so
-    `host` is the bind address of a node's HTTP server.
+    `shards`: the cluster's number of shards. `host`, `link_port`: where to listen for other nodes' links; the other
+    nodes connect to the host in `me.url`. Port 0 means any port. If `host` is empty, there are no links, and deaths are
+    noticed only when sessions expire. Only nodes use links, so `host` is the bind address of a node's HTTP server.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class ZooKeeperElection:
         self._changes = ChangeSignal()
         self._last_view: object = None
         self._owned_shards: frozenset[int] = frozenset()
-        self._shown_shards: frozenset[int] = frozenset()  # held shards that a caller was told it owns
-        self._released_shards: frozenset[int] = frozenset()  # held shards that the master has finished with
+        self._shown_shards: frozenset[int] = frozenset()  # locked shards that `owned_shards` has returned
+        self._released_shards: frozenset[int] = frozenset()  # locked shards that the master has finished with
 
     async def join(self) -> None:
-        """Raises Unavailable without ZooKeeper, BadConfig if another live process has the same name."""
+        """Raises Unavailable if ZooKeeper is out of reach, BadConfig if another live process has the same name."""
         if self._task is not None:
             return
         if self._registry.is_paused():
@@ -91,7 +92,7 @@ class ZooKeeperElection:
         return self._registry.is_paused()
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
-        """Raises the error that ended the election, if any."""
+        """See `Election`. Raises the error that ended the election, if any."""
         has_changed = await self._changes.wait(timeout_s)
         if self._task is not None and self._task.done():
             self._task.result()
@@ -100,14 +101,14 @@ class ZooKeeperElection:
         return has_changed
 
     async def release(self, shard: int) -> None:
-        """May be called at any time for any shard that the caller is not master of; it only affects held shards that
-        are not owned."""
+        """May be called at any time for any shard that the caller is not master of. It only affects shards that this
+        node has locked but does not own."""
         if shard not in self._released_shards and shard in self._locked_shards() - self._owned_shards:
             self._released_shards |= {shard}
             self._loop.wake()
 
     async def report(self, health: NodeHealth) -> None:
-        """Publish the health soon, or once ZooKeeper is back."""
+        """Publish the health soon, or once ZooKeeper can be reached again."""
         self._me = replace(self._me, health=health)
         self._loop.wake()
 
@@ -121,7 +122,7 @@ class ZooKeeperElection:
         return self._registry.is_drain_requested(self._me.name)
 
     async def leave(self) -> None:
-        """Bounded. Without its node in `nodes`, all that this process holds is free at once."""
+        """Takes a limited time. When this node's entry in `nodes` is deleted, all its locks are free at once."""
         if self._task is None:
             return
         self._registry.unlisten(self._on_change)
@@ -136,7 +137,7 @@ class ZooKeeperElection:
         self._on_change()
 
     async def _turn(self) -> float:
-        """Move the locks towards the allocation, at every change."""
+        """Move the locks towards the allocation. Runs at every change."""
         if not self._registry.is_paused():
             me = self._own_registration()
             if me is None or me.session != self._registry.session.id:
@@ -147,13 +148,13 @@ class ZooKeeperElection:
         return _LOOK_S
 
     async def _claim_and_release(self) -> None:
-        """Claim free shards that are allocated to this node; release those it has finished with."""
+        """Claim free shards that are allocated to this node; release shards that it has finished with."""
         me = self._own_registration()
         if me is None:
             return
         locked_shards, allocated_shards = self._locked_shards(), self._allocated_shards()
         busy_shards = frozenset(shard for shard, lock in self._registry.locks.items() if self._registry.is_held(lock))
-        # A shard that was never shown as owned has no master that could finish.
+        # A shard that `owned_shards` never returned has no master here that could finish.
         finished_shards = (locked_shards - allocated_shards) & (
             self._released_shards | (locked_shards - self._shown_shards)
         )
@@ -168,7 +169,7 @@ class ZooKeeperElection:
         lock: Lock | None = self._registry.locks.get(shard)
         znode = await (session.create(path, data) if lock is None else session.write(path, data, lock.version))
         if znode is None:
-            self._registry.cache.touch(path)  # another node was faster
+            self._registry.cache.touch(path)  # another node has written it
             return
         verb = "released" if data == NO_HOLDER else "claimed"
         log.info("shard %d is %s", shard, verb, extra={"action": verb, "shard": shard})
@@ -199,9 +200,9 @@ class ZooKeeperElection:
                 self._registry.cache.put(self._path, None)
 
     async def _replace_predecessor(self) -> None:
-        """Remove the node of an earlier process with this name, or of an earlier session of this process.
+        """Remove the entry of an earlier process with this name, or of an earlier session of this process.
 
-        Raises BadConfig if that process lives.
+        Raises BadConfig if that other process is alive.
         """
         session = self._registry.session
         deadline = asyncio.get_running_loop().time() + self._registry.options.session_timeout_s + 2
@@ -224,10 +225,10 @@ class ZooKeeperElection:
                     "choose another node.name"
                 )
             else:
-                await asyncio.sleep(_RETRY_S)  # its session may be expiring
+                await asyncio.sleep(_RETRY_S)  # the session of the entry may be about to expire
 
     async def _find(self) -> Registration | None:
-        """This node's entry, read again. An unreadable entry is removed."""
+        """Read this node's entry again. An unreadable entry is removed."""
         while (znode := await self._registry.session.read(self._path)) is not None:
             if (registration := decode_member(self._me.name, znode)) is not None:
                 return registration
@@ -235,7 +236,7 @@ class ZooKeeperElection:
         return None
 
     def _own_registration(self) -> Registration | None:
-        """This process's registration in ZooKeeper."""
+        """This process's registration in ZooKeeper; None if there is none."""
         registration = self._registry.registrations.get(self._me.name)
         return registration if registration is not None and registration.instance == self._instance else None
 
@@ -251,7 +252,7 @@ class ZooKeeperElection:
         return frozenset(shard for shard, name in table.items() if name == self._me.name)
 
     def _on_change(self) -> None:
-        """Something may have changed. Shards that are no longer owned are given up at once, even during a pass."""
+        """Handle a possible change. Shards that are no longer owned are given up at once, even during a pass."""
         if self._task is not None:
             locked_shards = self._locked_shards()
             self._owned_shards = locked_shards & self._allocated_shards()
@@ -273,7 +274,7 @@ class ZooKeeperElection:
         ]
 
     async def _on_dead(self, peer: Peer) -> None:
-        with suppress(DuemqError):  # called again while its entry exists
+        with suppress(DuemqError):  # called again as long as the peer's entry exists
             await self._registry.remove_dead(peer.name, peer.born)
 
     async def _close_detector(self) -> None:

@@ -1,11 +1,11 @@
-"""Nodes keep connections to each other, because the kernel closes them the moment a process dies.
+"""Detects dead nodes. Nodes keep connections to one another, because the kernel closes these as soon as a process dies.
 
     connection to a peer ends ──▶ connect once more ──▶ refused, or another process answers ──▶ it is dead: remove it
                                                    ├──▶ the peer answers ──▶ only the connection broke
                                                    └──▶ silence ──▶ proves nothing: its session decides
 
-Only a peer that answered at its address before can be declared dead, so a wrong address has no victim. A false verdict
-costs a moment and never correctness: the bus fences the old master of a shard.
+A peer can be declared dead only if it has answered at its address before, so a wrong address does no harm. If a live
+peer is declared dead, this costs a moment but never correctness, because the bus fences a shard's old master.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 1.0
 _GREETING_LIMIT = 512
-_MAX_CALLERS = 1024  # many times the nodes of a cluster: other clients must not use up the descriptors
+_MAX_CALLERS = 1024  # many times the nodes in a cluster: other clients must not use up all descriptors
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`address`: HOST:PORT. `born`: of its node in ZooKeeper. `instance`: of its process."""
+    """`address`: HOST:PORT. `born`: see `Znode`, for the peer's entry. `instance`: identifies the peer's process."""
 
     name: str
     address: str
@@ -51,9 +51,10 @@ class ConnectionOutcome(Enum):
 
 
 class FailureDetector:
-    """Tells which peers are gone, by open connections, the links: it listens for all peers, and follows the given ones.
+    """Detects dead peers by open connections, called links. It accepts links from all peers, and connects to those that
+    it is asked to follow.
 
-    `on_dead` is awaited for a peer whose process is gone, repeatedly until the peer is no longer followed.
+    `on_dead` is awaited for a peer whose process has died, repeatedly, until the peer is no longer followed.
     """
 
     def __init__(self, name: str, instance: str, on_dead: Callable[[Peer], Awaitable[None]]) -> None:
@@ -64,7 +65,7 @@ class FailureDetector:
         self._following: dict[Peer, asyncio.Task[None]] = {}
 
     async def open(self, host: str, port: int) -> int:
-        """Listen only there; port 0 = any; return the port. Raises BadConfig."""
+        """Listen at this address only (port 0 = any port); return the port. Raises BadConfig."""
         try:
             self._server = await asyncio.get_running_loop().create_server(lambda: _Greeter(self), host, port)
         except OSError as error:
@@ -72,7 +73,7 @@ class FailureDetector:
         return int(self._server.sockets[0].getsockname()[1])
 
     def follow(self, peers: Iterable[Peer]) -> None:
-        """Follow these from now on, and no others."""
+        """From now on follow these peers, and no others."""
         targets = set(peers)
         for peer in self._following.keys() - targets:
             self._following.pop(peer).cancel()
@@ -99,7 +100,8 @@ class FailureDetector:
             nonlocal met, warned, pause_s
             started = clock()
             talk = await talk_to(peer)
-            # At once after a connection ends, so that a death is noticed at once; slower after failures.
+            # Connect again at once after a connection ends, so that a death is noticed at once. After failures, wait
+            # longer.
             lasted = talk is ConnectionOutcome.ENDED and clock() - started > _LAST_PAUSE_S
             pause_s = 0.0 if lasted else min(max(2 * pause_s, _FIRST_PAUSE_S), _LAST_PAUSE_S)
             if talk is ConnectionOutcome.ENDED:
@@ -118,15 +120,15 @@ class FailureDetector:
 
 
 class _Greeter(asyncio.Protocol):
-    """Sends its greeting and then nothing: only the open connection matters."""
+    """Sends a greeting and then nothing more: only the open connection matters."""
 
     def __init__(self, detector: FailureDetector) -> None:
         self._detector = detector
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         if len(self._detector.callers) >= _MAX_CALLERS:
-            transport.abort()  # a peer sees a broken connection and tries again
+            transport.abort()  # a peer would see a broken connection and try again
             return
         _keep_alive(transport)
         self._detector.callers.add(transport)
@@ -137,7 +139,7 @@ class _Greeter(asyncio.Protocol):
 
 
 async def talk_to(peer: Peer, stay: bool = True) -> ConnectionOutcome:
-    """Connect, read the greeting, and `stay` until the connection ends."""
+    """Connect and read the greeting. With `stay`, wait until the connection ends."""
     host, _, port = peer.address.rpartition(":")
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -158,7 +160,7 @@ async def talk_to(peer: Peer, stay: bool = True) -> ConnectionOutcome:
             return ConnectionOutcome.STRANGER
         with suppress(OSError):
             while stay and await reader.read(_GREETING_LIMIT):
-                pass  # a peer sends no more; further data is not kept in memory
+                pass  # a peer sends nothing more; if data comes, it is not kept in memory
         return ConnectionOutcome.ENDED
     except TimeoutError:
         return ConnectionOutcome.SILENT
@@ -180,7 +182,7 @@ def _greeting(name: str, instance: str) -> bytes:
 
 
 def _keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Turn TCP keep-alive on, so that connections to a machine that vanished do not pile up."""
+    """Enable TCP keep-alive, so that connections to a machine that vanished do not accumulate."""
     its_socket = transport.get_extra_info("socket")
     its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):

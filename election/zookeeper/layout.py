@@ -1,14 +1,15 @@
 """duemq's data in ZooKeeper, under `CHROOT/CLUSTER`. All of it is JSON, readable with any tool.
 
-    meta           cluster, shards, secret, prefix, topics, format   made once, topics at the first start
+    meta           cluster, shards, secret, prefix, topics, format   created once; topics are added at the first start
     nodes/NAME     a member                          ephemeral: gone with its session, or deleted by a peer at its death
     locks/SHARD    the holder, or nothing            persistent
     drain/NAME     an operator's drain request       persistent: it outlives restarts of the node
 
-A lock names its holder and the transaction that created the holder's node under `nodes`. It is held while that node
-exists. So one deletion frees all locks of a dead node, and a node that was declared dead by mistake returns with
-another transaction and no longer holds its old locks. Locks are never deleted: a write names their version, which only
-grows, so a late claim or release fails instead of hitting the next holder.
+A lock contains the holder's name and the id of the transaction that created the holder's entry under `nodes`. It is
+held as long as that entry exists. So one deletion frees all locks of a dead node. And a node that was declared dead by
+mistake gets an entry with another transaction id, so it no longer holds its old locks. Locks are never deleted: their
+version only grows, and each write requires the version that was read, so a late claim or release fails instead of
+affecting the next holder.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from duemq.model.errors import Fatal
 from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.model.topics.topic_names import OWN
 
-# A cluster with a prefix has the second format: an older duemq would use the topics of another cluster.
+# A cluster with a prefix has the second format, because an older duemq would ignore the prefix and use another
+# cluster's topics.
 FORMAT, WITH_PREFIX = 1, 2
 
 
@@ -62,7 +64,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A member in ZooKeeper. `instance`: random, one per process."""
+    """A member's entry in ZooKeeper. `instance`: a random id of the process."""
 
     member: Member
     instance: str
@@ -73,7 +75,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """`holder` and `born` are empty and 0 if it was never held."""
+    """`holder` is empty and `born` is 0 if the lock has no holder."""
 
     holder: str
     born: int
@@ -91,7 +93,7 @@ def encode_identity(identity: ClusterIdentity) -> bytes:
 
 
 def decode_identity(path: str, data: bytes) -> ClusterIdentity:
-    """Raises Fatal."""
+    """Parse the cluster's identity. Raises Fatal if it is unreadable."""
     try:
         fields = orjson.loads(data)
         if fields["format"] not in (FORMAT, WITH_PREFIX):
@@ -127,7 +129,7 @@ def encode_member(member: Member, instance: str) -> bytes:
 
 
 def decode_member(name: str, znode: Znode) -> Registration | None:
-    """The registration in a znode; None if it holds none."""
+    """The registration in a znode; None if there is no readable one."""
     try:
         fields = orjson.loads(znode.data)
         lag = {int(shard): entries for shard, entries in fields["lag"].items()}
@@ -137,7 +139,7 @@ def decode_member(name: str, znode: Znode) -> Registration | None:
             fields["link"],
             fields["rack"],
             None if fields["holds"] is None else frozenset(fields["holds"]),
-            # A node of an older version leaves out the last ones.
+            # Nodes of older versions leave out the last fields.
             NodeHealth(
                 NodeState(fields["state"]),
                 fields["reason"],
@@ -161,7 +163,7 @@ NO_HOLDER = encode_lock("", 0)
 
 
 def decode_lock(znode: Znode) -> Lock:
-    """An unreadable lock is free."""
+    """Parse a lock. An unreadable lock counts as free."""
     try:
         fields = orjson.loads(znode.data)
         return Lock(str(fields["holder"]), int(fields["born"]), znode.version)

@@ -1,4 +1,4 @@
-"""How to reach ZooKeeper, checked before anything connects."""
+"""How to connect to ZooKeeper. The settings are checked before the first connection."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CHROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperOptions:
-    """Times in seconds.
+    """Times are in seconds.
 
-    `hosts`: HOST:PORT, with commas. `chroot`: the folder in ZooKeeper under which clusters lie.
-    `session_timeout_s`: after it a silent node is out (the server allows 2 to 20 of its ticks). `connect_timeout_s`:
-    how long the start waits for the first connection.
-    `user`, `password`: digest credentials. `acl`: who may access duemq's nodes, "open" = every client, "creator" =
-    `user`. `tls`: use TLS; `ca_file`, `cert_file`, `key_file` are PEM files; `verify_host` checks the server's name
-    against its certificate. Raises BadConfig.
+    `hosts`: HOST:PORT, separated by commas. `chroot`: the ZooKeeper path under which clusters have their data.
+    `session_timeout_s`: after this time a silent node is no longer a member (the server allows 2 to 20 of its ticks).
+    `connect_timeout_s`: how long the start waits for the first connection. `user`, `password`: digest credentials.
+    `acl`: the clients with access to duemq's data: "open" = every client, "creator" = `user`. `tls`: use TLS;
+    `ca_file`, `cert_file` and `key_file` are PEM files; `verify_host`: check the server's name against its certificate.
+    Raises BadConfig.
     """
 
     hosts: str = "127.0.0.1:2181"
@@ -64,11 +64,12 @@ class ZooKeeperOptions:
         if files and not self.tls:
             setting, _ = next(files.named())
             raise BadConfig(f"{setting} is set, but zookeeper.tls is off: nothing would be encrypted")
-        files.load_into(strict(ssl.PROTOCOL_TLS_CLIENT))  # kazoo reads them per connection: report errors now
+        files.load_into(strict(ssl.PROTOCOL_TLS_CLIENT))  # kazoo reads them at each connection: report errors now
 
 
 def check_name(key: str, name: str) -> None:
-    """Names of nodes and clusters become parts of a path. Raises BadConfig, which names `key`."""
+    """Check the name of a node or cluster, which becomes a part of a path. Raises BadConfig, which names the setting
+    `key`."""
     if not is_name(name):
         raise BadConfig(
             f'{key} = "{name}": 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit first'

@@ -1,4 +1,4 @@
-"""A cluster in ZooKeeper: its nodes, masters and drain requests. For proxies and nodes."""
+"""A cluster in ZooKeeper: its nodes, masters and drain requests. Proxies and nodes use it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _BURIALS = 3
 class Registry:
     """Follows ZooKeeper while open. All calls are made in one event loop.
 
-    `cluster`: the folder under the chroot. Calls raise Unavailable while ZooKeeper is out of reach; reads that do not
-    wait return the last known state, and nothing after the session was lost.
+    `cluster`: the cluster's path under the chroot. Asynchronous calls raise Unavailable while ZooKeeper is out of
+    reach. Other reads return the last known state, which is empty once the session is lost.
     """
 
     def __init__(self, options: ZooKeeperOptions, cluster: str = "duemq") -> None:
@@ -55,7 +55,7 @@ class Registry:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Raises Unavailable when ZooKeeper does not answer in time, BadConfig when it refuses."""
+        """Raises Unavailable if ZooKeeper does not answer in time, BadConfig if it refuses access."""
         await self.session.open()
         try:
             async with asyncio.timeout(self.options.connect_timeout_s):
@@ -71,39 +71,41 @@ class Registry:
             raise
 
     async def close(self) -> None:
-        """Bounded. Idempotent."""
+        """Takes a limited time. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         await self.session.close()
 
     def is_paused(self) -> bool:
-        """Whether ZooKeeper is out of reach, or back but not yet read again."""
+        """Whether ZooKeeper is out of reach, or can be reached again but was not yet read again."""
         return not self.cache.current.is_set()
 
     async def wait_for_change(self, timeout_s: float | None = None) -> bool:
-        """Wait as `Election.wait_for_change` does. Raises the error that ended the following, if any."""
+        """Wait as `Election.wait_for_change` does. If an error has ended the registry's background task, raises that
+        error."""
         has_changed = await self._changes.wait(timeout_s)
         if self.failure is not None:
             raise self.failure
         return has_changed
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call it at each change, until `unlisten`."""
+        """Call `listener` at each change, until `unlisten`."""
         self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         self._listeners.remove(listener)
 
     def members(self) -> Sequence[Member]:
-        """The live nodes, by name. A node with a drain request is draining, even before it knows."""
+        """The live nodes, by name. A node with a drain request counts as draining, even before it has read the
+        request."""
         return [self._with_wish(self.registrations[name].member) for name in sorted(self.registrations)]
 
     def masters(self) -> Mapping[int, str]:
         return {shard: lock.holder for shard, lock in sorted(self.locks.items()) if self.is_held(lock)}
 
     def is_held(self, lock: Lock) -> bool:
-        """Whether its holder is alive."""
+        """Whether the lock's holder is alive."""
         holder = self.registrations.get(lock.holder)
         return holder is not None and holder.born == lock.born
 
@@ -114,7 +116,7 @@ class Registry:
     async def identity(
         self, shards: int | None = None, make_secret: Callable[[], bytes] | None = None
     ) -> ClusterIdentity:
-        """The cluster's identity: created by the first caller with `shards`, the same for all later ones.
+        """The cluster's identity. The first caller with `shards` creates it; all later callers get the same one.
 
         Raises Unavailable if it does not exist and `shards` is None, BadConfig if it has another number of shards.
         """
@@ -156,7 +158,7 @@ class Registry:
             self.cache.touch(self.layout.drain)
 
     async def resume(self, name: str) -> None:
-        """Take it back. Idempotent. Raises Rejected `unknown_node`."""
+        """Withdraw the drain request for a node. Idempotent. Raises Rejected `unknown_node`."""
         async with _limit_time():
             await self._must_know(name)
             if await self.session.delete(self.layout.wish(name), -1):
@@ -164,12 +166,12 @@ class Registry:
             self.cache.touch(self.layout.wish(name))
 
     async def remove_dead(self, name: str, born: int) -> None:
-        """Delete the node with this birth: its process is dead, and its locks are free at once.
+        """Delete a dead node's entry, if the entry still has this `born`. The node's locks are then free at once.
 
         If the process is alive after all, it simply registers again.
         """
         path = self.layout.node(name)
-        for _ in range(_BURIALS):  # a last write of the dead process may have arrived in between
+        for _ in range(_BURIALS):  # retried, because the dead process's last write may arrive in between
             znode = await self.session.read(path)
             if znode is None or znode.born != born:
                 return
@@ -216,7 +218,8 @@ class Registry:
 
 @asynccontextmanager
 async def _limit_time() -> AsyncIterator[None]:
-    """Bounds the wait of people: what ZooKeeper has not done by then may still happen, and can be repeated."""
+    """Limits how long a person has to wait. A request that ZooKeeper has not answered by then may still take effect,
+    and can be repeated."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             yield

@@ -1,7 +1,7 @@
-"""A copy of some folders of ZooKeeper, kept current by watches.
+"""A copy of some paths in ZooKeeper, which watches keep current.
 
-A read sets the watch for the next change, so nothing is missed between the two. Answers arrive in the order of the
-calls, reads and writes alike, and each is applied at once, so a read never hides a later write of our own.
+A read also sets the watch for the next change, so no change between the two is missed. Answers to reads and writes
+arrive in the order of the calls, and each is applied at once. So a read never hides a later write by this process.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from duemq.election.zookeeper.session import SessionState, Znode, ZooKeeperSessi
 from duemq.model.errors import Unavailable
 
 _RECHECK_S = 5.0
-_RETRY_S = 0.5  # at most
+_RETRY_S = 0.5  # the longest pause
 
 
 class RegistryCache:
     """`folders`: paths whose children are copied. `on_change` is called after each change of the copy.
 
-    The session's owner reports states and touched paths to it, and runs `run`.
+    The session's owner passes the session's states and the touched paths to this object, and runs `run`.
     """
 
     def __init__(self, session: ZooKeeperSession, folders: Sequence[str], on_change: Callable[[], None]) -> None:
-        self.current = asyncio.Event()  # set while the copy is current: everything was read since the last connection
+        self.current = asyncio.Event()  # set once everything was read since the last connection
         self._session, self._on_change = session, on_change
         self._folders: dict[str, dict[str, Znode]] = {folder: {} for folder in folders}
         self._touched_paths: set[str] = set()
         self._connections = 0
-        # The session logs that ZooKeeper is out of reach. Pauses are short, because no shard is claimed before this is
-        # current.
+        # Quiet, because the session logs that ZooKeeper is out of reach. Pauses are short, because no shard is claimed
+        # until this copy is current.
         self._loop = Loop("zookeeper mirror", self._turn, ends_on=(Exception,), longest_s=_RETRY_S, level=logging.DEBUG)
 
     def folder(self, path: str) -> Mapping[str, Znode]:
-        """The nodes in it, by name."""
+        """The nodes directly under a path, by name."""
         return self._folders[path]
 
     def touch(self, path: str) -> None:
-        """Read again a path that may have changed."""
+        """Read a path again, because it may have changed."""
         self._touched_paths.add(path)
         self._loop.wake()
 
@@ -51,7 +51,7 @@ class RegistryCache:
         return {path for folder, nodes in self._folders.items() for path in (folder, *(f"{folder}/{n}" for n in nodes))}
 
     def put(self, path: str, znode: Znode | None) -> None:
-        """Store the result of a read, or of our own write. None: the node is gone."""
+        """Store the result of a read, or of this process's own write. None: the node was deleted."""
         folder, _, name = path.rpartition("/")
         if znode is None:
             self._folders[folder].pop(name, None)
@@ -74,7 +74,7 @@ class RegistryCache:
         await self._loop.run()
 
     async def _turn(self) -> float:
-        # Watches report every change; reading all from time to time protects against unknown faults.
+        # Watches report every change. Reading everything from time to time protects against unknown faults.
         connections, paths = self._connections, self._touched_paths or self._all_paths()
         self._touched_paths = set()
         outcomes = await asyncio.gather(*(self._read(path) for path in paths), return_exceptions=True)

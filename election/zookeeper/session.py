@@ -1,7 +1,8 @@
-"""A ZooKeeper session for asyncio: kazoo runs in its own threads and stays within this file.
+"""A ZooKeeper session for asyncio. kazoo runs in its own threads, and only this file uses it.
 
-Every write is conditional on a version, or on the node not existing yet. So a write whose answer is lost, and which the
-server applies later or never, can be retried after another read: it cannot undo what came in between.
+Every write requires a certain version, or that the node does not exist yet. If the answer to a write is lost, the
+server may apply the write later, or never. The caller can then read again and retry: the lost write cannot undo a
+change that was made in between.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ _CLOSE_S = 3.0
 
 
 class SessionState(StrEnum):
-    """The states of a session, with kazoo's names."""
+    """The states of a session, named as in kazoo."""
 
     CONNECTED = "connected"
-    SUSPENDED = "suspended"  # no connection; the session may live on
+    SUSPENDED = "suspended"  # no connection; the session may still exist
     LOST = "lost"  # the session ended, and its ephemeral nodes with it
 
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """`born`: the transaction that created it, so no two nodes share one. `session`: of an ephemeral node, else 0."""
+    """`born`: the id of the transaction that created the node; no two nodes have the same one. `session`: the session
+    of an ephemeral node, otherwise 0."""
 
     data: bytes
     version: int
@@ -61,10 +63,11 @@ class _Result(Protocol):
 
 
 class ZooKeeperSession:
-    """`on_state` and `on_touched` (the path of a node that was changed or whose children were) run in the event loop.
+    """`on_state` and `on_touched` are called in the event loop. `on_touched` gets the path of a node that changed, or
+    whose children changed.
 
-    Opened once. Calls raise Unavailable without a session, BadConfig without the right to do it. Without a connection
-    they wait.
+    A session is opened only once. Calls raise Unavailable if there is no session, BadConfig if access is denied.
+    Without a connection they wait.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class ZooKeeperSession:
         self._connected = asyncio.Event()
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Without these, kazoo gives up for good after a while without a quorum.
+        # Without these arguments, kazoo gives up permanently if there is no quorum for a while.
         retry = {"max_tries": -1, "delay": 0.1, "max_delay": 0.5}
         self._client = KazooClient(
             hosts=options.hosts,
@@ -99,7 +102,7 @@ class ZooKeeperSession:
         return None if client_id is None else int(client_id[0])
 
     async def open(self) -> None:
-        """Raises Unavailable when no server answers in time."""
+        """Raises Unavailable if no server answers in time."""
         self._loop = asyncio.get_running_loop()
         self._client.start_async()
         try:
@@ -116,19 +119,19 @@ class ZooKeeperSession:
             raise Unavailable(detail) from None
 
     async def close(self) -> None:
-        """End the session, and with it the ephemeral nodes. Bounded. Idempotent."""
+        """End the session, which deletes its ephemeral nodes. Takes a limited time. Idempotent."""
         if self._closing or self._loop is None:
             return
         self._closing = True
         closed = asyncio.Event()
 
         def close() -> None:
-            with suppress(Exception):  # kazoo complains about a connection that did not end in time; so do we, below
+            with suppress(Exception):  # kazoo raises if a connection did not end in time; this is logged below
                 self._client.stop()
                 self._client.close()
             self._to_loop(closed.set)
 
-        # A daemon thread, because the loop waits for its own threads at the end, however long they take.
+        # A daemon thread, because the event loop, when it ends, waits for its own threads, however long they take.
         closer = threading.Thread(target=close, name="zookeeper-close", daemon=True)
         closer.start()
         try:
@@ -141,7 +144,7 @@ class ZooKeeperSession:
             )
 
     async def read(self, path: str) -> Znode | None:
-        """Read a node, and watch it from now on, if it is there."""
+        """Read a node. If it exists, watch it from now on."""
         try:
             data, stat = await self._call(self._client.get_async, path, self._on_touched)
         except NoNodeError:
@@ -149,9 +152,9 @@ class ZooKeeperSession:
         return _znode(data, stat)
 
     async def children(self, path: str) -> list[str]:
-        """The names of a node's children, watched from now on.
+        """The names of a node's children, which are watched from now on.
 
-        Raises Fatal if the node is gone: nothing of duemq's deletes a folder.
+        Raises Fatal if the node was deleted: duemq never deletes a node that may have children.
         """
         try:
             names: list[str] = await self._call(self._client.get_children_async, path, self._on_touched)
@@ -160,7 +163,7 @@ class ZooKeeperSession:
         return names
 
     async def create(self, path: str, data: bytes, ephemeral: bool = False) -> Znode | None:
-        """Create a node; None if it exists."""
+        """Create a node; return None if it exists."""
         try:
             _, stat = await self._call(self._client.create_async, path, data, ephemeral=ephemeral, include_data=True)
         except NodeExistsError:
@@ -168,14 +171,14 @@ class ZooKeeperSession:
         return _znode(data, stat)
 
     async def write(self, path: str, data: bytes, version: int) -> Znode | None:
-        """Write a node; None if it is gone or has another version."""
+        """Write a node; return None if it was deleted or has another version."""
         try:
             return _znode(data, await self._call(self._client.set_async, path, data, version))
         except (BadVersionError, NoNodeError):
             return None
 
     async def delete(self, path: str, version: int) -> bool:
-        """Delete a node; False if it is gone or has another version."""
+        """Delete a node; return False if it was deleted already or has another version."""
         try:
             await self._call(self._client.delete_async, path, version)
         except (BadVersionError, NoNodeError):
@@ -183,7 +186,7 @@ class ZooKeeperSession:
         return True
 
     async def ensure(self, path: str) -> None:
-        """Create it and its parents, if missing."""
+        """Create a node and its parents, if they are missing."""
         await self._call(self._client.ensure_path_async, path)
 
     async def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -216,12 +219,12 @@ class ZooKeeperSession:
         self._tell_state(state)
 
     def _on_touched(self, event: Any) -> None:
-        if event.path:  # without a path it is about the session, which `_on_state` handles
+        if event.path:  # an event without a path is about the session: `_on_state` handles it
             self._to_loop(self._tell_touched, event.path)
 
     def _to_loop(self, call: Callable[..., object], *args: object) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed, so no listener is left
+        with suppress(RuntimeError):  # the loop is closed, so no task is listening
             self._loop.call_soon_threadsafe(call, *args)
 
 

@@ -1,5 +1,5 @@
-"""A sync of one file at a time by the kernel's asynchronous IO (Linux 4.18): no thread, its end makes a descriptor
-readable. See io_submit(2)."""
+"""Syncs one file at a time by the kernel's asynchronous IO (Linux 4.18), without a thread. The end of a sync makes a
+descriptor readable. See io_submit(2)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import sys
 # io_setup, io_destroy, io_submit, io_getevents; the C library has no functions for them.
 _CALLS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 _FDSYNC = 3  # IOCB_CMD_FDSYNC
-_SIGNAL = 1  # IOCB_FLAG_RESFD: add to an eventfd at the end
+_SIGNAL = 1  # IOCB_FLAG_RESFD: signal an eventfd when the request ends
 
 
 class _Request(ctypes.Structure):
-    """`struct iocb` of a little-endian machine."""
+    """`struct iocb` on a little-endian machine."""
 
     _fields_ = (
         ("data", ctypes.c_uint64),
@@ -46,10 +46,10 @@ class _Event(ctypes.Structure):
 
 
 class Aio:
-    """Syncs one file at a time, as fdatasync(2) does. `ends`: readable when `take_result` has something to say."""
+    """Syncs one file at a time, as fdatasync(2) does. `ends`: a descriptor that is readable once a sync has ended."""
 
     def __init__(self) -> None:
-        """Raises OSError where the system has no such syncs."""
+        """Raises OSError if the system does not support asynchronous syncs."""
         calls = _CALLS.get(platform.machine()) if sys.platform == "linux" and sys.maxsize > 2**32 else None
         if calls is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -62,7 +62,7 @@ class Aio:
             raise _last_error()
         self._context = context
         self.ends = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The kernel writes and reads these while a sync runs, so they live as long as this object.
+        # The kernel reads and writes these while a sync runs, so they must live as long as this object.
         self._event = _Event()
         self._request = _Request(opcode=_FDSYNC, flags=_SIGNAL, eventfd=self.ends)
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
@@ -70,7 +70,7 @@ class Aio:
         self._zero, self._one, self._no_wait = ctypes.c_long(0), ctypes.c_long(1), (ctypes.c_long * 2)(0, 0)
 
     def start(self, file: int) -> None:
-        """Begin to sync an open file. Raises OSError if the kernel refuses: then nothing began."""
+        """Begin to sync an open file. Raises OSError if the kernel refuses; then no sync has begun."""
         self._request.file = file
         if (accepted := self._syscall(self._submit, self._context, self._one, self._requests)) != 1:
             raise _last_error() if accepted < 0 else OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -90,7 +90,7 @@ class Aio:
         return True
 
     def close(self) -> None:
-        """Waits for a running sync."""
+        """Wait for a running sync, then release everything."""
         self._syscall(self._destroy, self._context)
         os.close(self.ends)
 

@@ -1,9 +1,10 @@
-"""Makes durable what RocksDB wrote to its write-ahead log: by the kernel's asynchronous IO, or in a thread.
+"""Syncs RocksDB's write-ahead log, by the kernel's asynchronous IO or in a thread.
 
-RocksDB's own sync blocks, so it needs a thread, and handing over to it and back costs more than the sync (ADR 90). The
-kernel can sync the file without one, but only RocksDB knows when it begins a new file: then older ones and the folder
-must be synced, too. So RocksDB syncs whenever the file did not grow since the last sync. It did grow: the record
-written since then is in it, because there is only one between two syncs.
+RocksDB's own sync blocks, so it needs a thread, and switching to the thread and back costs more than the sync itself
+(ADR 90). The kernel can sync the log's newest file without a thread. But when RocksDB begins a new file, the older
+files and the folder must be synced, too, and only RocksDB knows when that happens. So if the newest known file has not
+grown since the last sync, RocksDB does the sync. If the file has grown, it contains the record written since then: only
+one record is written between two syncs. Then the kernel's sync is enough.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ def kernel_aio() -> Aio | None:
 
 
 class LogSync:
-    """Runs one sync at a time. `done` is called in the event loop, with the error if it failed; `on_sync` for each
-    sync that begins, with whether the kernel makes it.
+    """Runs one sync at a time.
 
-    A failed sync must be the last one: the kernel forgets the failure, and the next sync would succeed without the
-    data.
+    `done` is called in the event loop when a sync ends, with the error if it failed. `on_sync` is called for each sync
+    that begins; its argument is true if the kernel does it asynchronously.
+
+    After a failed sync there must be no other: the kernel forgets the failure, and the next sync would succeed although
+    the data is not on disk.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class LogSync:
         self._db, self._done, self._aio, self._on_sync = db, done, aio(), on_sync
         self._loop = asyncio.get_running_loop()
         self._file, self._size = _NONE, 0  # the newest file of the log, synced up to this size
-        # An executor's futures would cost more than the sync: a queue and a thread are enough.
+        # A queue and a thread are enough: an executor's futures would cost more than the sync.
         self._requests: SimpleQueue[bool] = SimpleQueue()
         self._thread = Thread(target=self._run, name="duemq-log-sync", daemon=True)
         self._thread.start()
@@ -77,7 +80,7 @@ class LogSync:
         self._requests.put(True)
 
     def close(self) -> None:
-        """Only while no sync runs."""
+        """Call it only while no sync runs."""
         self._requests.put(False)
         self._thread.join()
         self._close_aio()
@@ -96,11 +99,11 @@ class LogSync:
         while self._requests.get():
             newest, failure = None, None
             try:
-                newest = self._newest_file()  # listed before, so that it is among those that are synced
+                newest = self._newest_file()  # found before the sync, so that the sync includes it
                 self._db.flush_wal(True)
             except Exception as error:
                 failure = error
-            with suppress(RuntimeError):  # the loop was closed without closing the bus: there are no waiters
+            with suppress(RuntimeError):  # the loop was closed while the bus was open: no task is waiting
                 self._loop.call_soon_threadsafe(self._after_thread, newest, failure)
 
     def _newest_file(self) -> Path | None:
@@ -111,7 +114,7 @@ class LogSync:
     def _after_thread(self, newest: Path | None, failure: Exception | None) -> None:
         if newest is not None and failure is None:
             self._close_file()
-            with suppress(OSError):  # dropped by RocksDB: there is a newer one
+            with suppress(OSError):  # RocksDB deleted it: there is a newer file
                 self._file = os.open(newest, os.O_RDONLY | os.O_CLOEXEC)
                 self._size = os.fstat(self._file).st_size
         self._done(failure)

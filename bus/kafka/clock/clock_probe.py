@@ -1,8 +1,8 @@
 """Measures the offset between this machine's clock and the brokers'.
 
 Kafka has no request for the time. But a broker stamps the records of duemq's own topics when it appends them, and
-returns the stamp in its acknowledgement: its clock showed that time between send and answer. So each sample is an
-interval for the brokers' clock, and only the certain part of the difference is reported.
+returns the stamp in its acknowledgement: the broker's clock showed that time between the send and the answer. So each
+sample limits the brokers' clock to an interval, and only the certain part of the difference is reported.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 _LATELY_S, _FRESH_S, _MAX_SAMPLES, _TRIES = 10.0, 1.0, 64, 3
-_SOON_S = 0.05  # a node with many shards has hundreds of samples a second, which are no better than twenty
-_GRAIN_MS = 2.0  # three clocks that are read in whole ms
-_STEP_MS = 50.0  # samples may differ by this much, because brokers' clocks differ a little, too
+_SOON_S = 0.05  # a node with many shards takes hundreds of samples a second, which are no better than twenty
+_GRAIN_MS = 2.0  # error of three clock readings in whole ms
+_STEP_MS = 50.0  # samples may differ by this much, because brokers' clocks differ from one another, too
 
 
 class _Sample(NamedTuple):
-    """`ahead`: the brokers' clock minus the steady one, ms, ± `doubt`. `at`: when it was taken, s."""
+    """`ahead`: the brokers' clock minus the steady clock, ms, ± `doubt`. `at`: when the sample was taken, s."""
 
     at: float
     ahead: float
@@ -26,7 +26,7 @@ class _Sample(NamedTuple):
 
 
 class ClockProbe:
-    """`clock` gives epoch ms, `steady` s of any origin.
+    """`clock` returns epoch ms; `steady` returns seconds since an arbitrary origin.
 
     Samples are relative to the steady clock, so that they stay right when `clock` is set.
     """
@@ -36,21 +36,22 @@ class ClockProbe:
         self.samples: list[_Sample] = []
 
     def sample(self, stamp: int, before: int, after: int) -> None:
-        """A broker's time, ms, and ours before sending and after the answer."""
+        """Add a sample: a broker's time, and this machine's time before the request and after the answer, ms."""
         if after < before:
-            return  # set back in between
+            return  # the clock was set back in between
         at, doubt = self._steady(), (after - before) / 2 + _GRAIN_MS
         ahead = stamp - (before + after) / 2 + self._clock_ahead(at)
         last = self.samples[-1] if self.samples else None
         if last is not None and at - last.at < _SOON_S and last.doubt <= doubt and abs(last.ahead - ahead) <= doubt:
             return
-        # A clock was set, or this machine slept: earlier samples are worthless.
+        # A clock was set, or this machine was suspended: earlier samples are worthless.
         older = self.samples[1 - _MAX_SAMPLES :]
         agreeing = [old for old in older if abs(old.ahead - ahead) <= old.doubt + doubt + _STEP_MS]
         self.samples = [*agreeing, _Sample(at, ahead, doubt)]
 
     def lately(self) -> float | None:
-        """The brokers' clock minus ours, ms, from the fastest sample of the last seconds; None without one."""
+        """The brokers' clock minus this machine's, ms, from the fastest sample in the last few seconds; None if there
+        is none."""
         now = self._steady()
         samples = [sample for sample in self.samples if now - sample.at <= _LATELY_S]
         if not samples:
@@ -60,7 +61,7 @@ class ClockProbe:
         return max(offset - best.doubt, 0.0) if offset > 0 else min(offset + best.doubt, 0.0)
 
     async def measure(self, ask: Callable[[], Awaitable[tuple[int, int, int]]]) -> float:
-        """The same, from a new sample. `ask` takes it, see `sample`; its errors are raised."""
+        """The same, from a new sample. `ask` returns the arguments for `sample`; its errors are raised."""
         if not self.samples or self._steady() - self.samples[-1].at > _FRESH_S:
             for _ in range(_TRIES if self.lately() is None else 1):
                 self.sample(*await ask())

@@ -19,12 +19,13 @@ CLOCK_TOPIC = "duemq.clock"
 
 _RETENTION_MS = 3_600_000
 _BATCH_BYTES = 1 << 10
-_BY_LEADER = 1  # acks: reading the leader's clock needs no replicas
+_BY_LEADER = 1  # acks: the leader's clock can be read without waiting for other replicas
 _FRAMES = [pack_record(None, (), b"")]
 
 
 class ClockTopic:
-    """Uses separate requests, because after a deletion of the topic a shared producer would fail other appends, too."""
+    """Appends to the topic by separate requests: if the topic were deleted, a shared producer would fail other appends,
+    too."""
 
     def __init__(self, wire: Wire, maker: TopicMaker, options: KafkaOptions, clock: Callable[[], int]) -> None:
         self._wire, self._maker, self._options, self._clock = wire, maker, options, clock
@@ -32,7 +33,8 @@ class ClockTopic:
         self._exists = False
 
     async def ask(self) -> tuple[int, int, int]:
-        """A broker's time, and this machine's before and after the request, ms. Creates the topic if it is missing.
+        """Return a broker's time, and this machine's time before and after the request, ms. Creates the topic if it is
+        missing.
 
         Raises LogFailed, and the errors of creating a topic.
         """
@@ -41,7 +43,7 @@ class ClockTopic:
                 return await self._append()
             except (errors.KafkaError, OSError):
                 self._exists = False
-        # Before any request names it to a broker, which might create it with default settings.
+        # Create it before any request mentions it to a broker, which might create it with default settings.
         await self._maker.ensure(self._topic, 1, settings_of_own(self._options, _RETENTION_MS))
         self._exists = True
         return await self._wire.retry(self._append)

@@ -1,4 +1,4 @@
-"""The known ends of partitions, from this process's writes and from brokers' answers."""
+"""The known end offsets of partitions, from this process's writes and from brokers' answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from duemq.model.messages.record import Partition
 
 
 class LogEnds:
-    """Grouped by topic, so that all ends of a deleted topic are dropped at once."""
+    """The ends are grouped by topic, so that all ends of a deleted topic are dropped at once."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, int]] = {}

@@ -1,8 +1,8 @@
-"""Follows duemq's own topics: fetches frames into memory as they are committed, and readers read them there.
+"""Follows duemq's own topics: it fetches frames into memory as they are committed, and readers read them from memory.
 
-One fetch per broker waits for new frames. It includes a partition from when a reader has read all frames in memory
-until more arrive. So rare reads cost few fetches, and the next frames are in flight while a reader handles the last
-ones. Only a partition with a backlog is fetched ahead of its reader, as memory allows.
+One fetch per broker waits for new frames. It includes a partition once a reader has read all its frames in memory, and
+until more arrive. So partitions that are rarely read cost few fetches, and the next frames are in flight while a reader
+handles the previous ones. Only a partition with a backlog is fetched ahead of its reader, as memory allows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from duemq.model.messages.record import Partition, StoredRecord
 log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 1 << 20
-_BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size means that there is more
-_LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
-# A partition wanted after a fetch was sent gets a separate fetch, on another connection, because a broker answers the
-# requests of one connection in turn. The more fetches wait, the shorter the next one waits, so that a connection is
-# free again soon. More connections would mean more and smaller fetches under load. No fetch waits longer than the first
-# one: after that, all share the next one.
+_BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size or more means that the partition has more frames
+_LEAST_SHARE = 128 << 10  # 256 shards have 512 followed partitions
+# A partition that is wanted only after a fetch was sent gets a separate fetch, on another connection, because a broker
+# answers the requests on one connection in turn. The more fetches wait, the shorter the next one waits, so that a
+# connection is soon free again. More connections would mean more and smaller fetches under load. No fetch waits longer
+# than the first one; then all partitions share the next one.
 _WAITS_MS = 500, 100, 40, 20
-_TOGETHER_S = 0.004  # fetches that time out together do so within this time
+_TOGETHER_S = 0.004  # fetches that time out within this time of one another count as ending together
 _TROUBLE_S = 5.0
-_RETRY_S, _LONGEST_S = 0.1, 1.0  # pauses of a partition that fails; they grow with the outage
+_RETRY_S, _LONGEST_S = 0.1, 1.0  # pauses for a failing partition; they grow with the outage
 _SENTENCE = "partition {1} of topic {0!r} cannot be read: {2}"
 _DEPOSED_S = 1.0
-_LEAP = 20_000  # if a reader is this far ahead, the buffer jumps to it instead of catching up
+_LEAP = 20_000  # if a reader is ahead by more offsets, the buffer jumps to its position instead of catching up
 
 
 def _now() -> float:
@@ -45,7 +45,7 @@ def _now() -> float:
 
 
 class PendingFetch(NamedTuple):
-    """A fetch in flight. `ends_at`: when the broker answers at the latest, s of the loop."""
+    """A fetch in flight. `ends_at`: when the broker answers at the latest, in seconds on the loop's clock."""
 
     task: asyncio.Task[None]
     ends_at: float
@@ -54,9 +54,10 @@ class PendingFetch(NamedTuple):
 class PartitionBuffer:
     """The newest frames of one partition.
 
-    `read_to`: how far its foremost reader is, -1 without any. `wants_more`: whether to fetch more. `fetch`: the fetch
-    that includes it now. `log_start`: the first offset that the broker still has. `is_lost`: the broker does not have
-    the next offset. A failing partition is left out of fetches until `rests_until`, on the loop's clock.
+    `read_to`: the position of the foremost reader, -1 if there is none. `wants_more`: whether to fetch more. `fetch`:
+    the fetch in flight that includes this partition. `log_start`: the first offset that the broker still has.
+    `is_lost`: the broker does not have the next offset. A failing partition is left out of fetches until `rests_until`
+    (on the loop's clock).
     """
 
     __slots__ = (
@@ -69,7 +70,7 @@ class PartitionBuffer:
         self.restart()
 
     def restart(self) -> None:
-        """Forget everything: its end must be found again."""
+        """Forget everything: the partition's end must be determined again."""
         self.run = FrameRun(0)
         self.started = self.is_lost = False
         self.wants_more = True
@@ -82,7 +83,7 @@ class PartitionBuffer:
         self.rests_until = 0.0
 
     def start(self, offset: int, read_to: int) -> None:
-        """Start again at this offset. A fetch in flight for another offset no longer counts."""
+        """Start again at this offset. A fetch in flight is ignored."""
         self.run, self.read_to, self.started, self.fetch = FrameRun(offset), read_to, True, None
         self.wants_more, self.is_lost = True, False
 
@@ -91,10 +92,10 @@ class Fetcher:
     """The newest frames of all followed partitions.
 
     `wake_readers` is called with the partitions that have new frames; `known_end` returns the committed end of a
-    partition, 0 if this process does not know it. `doubt` is called with topic and number of each partition that begins
-    to fail, and with the offset if its log ends before it.
+    partition, 0 if this process does not know it. `doubt` is called with the topic and number of each partition that
+    begins to fail, and with the offset to read if the partition's log ends before that offset.
 
-    A failing partition rests alone: the others are fetched without it.
+    Only the failing partition pauses: the others are fetched without it.
     """
 
     def __init__(
@@ -112,10 +113,11 @@ class Fetcher:
         self._pending: dict[tuple[int, int], PendingFetch] = {}  # by broker and number of the connection
         self._failing: set[PartitionBuffer] = set()
         self._placing: set[asyncio.Task[None]] = set()
-        self._first_ends_at: dict[int, float] = {}  # by broker: of its last fetch on the first connection
+        self._first_ends_at: dict[int, float] = {}  # by broker: `ends_at` of the last fetch on the first connection
 
     def follow(self, partition: Partition, known_end: int | None = None) -> PartitionBuffer:
-        """Follow it from now on, starting at its known end, or else at the broker's."""
+        """Follow a partition from now on, starting at its known end or, without one, at the end that the broker
+        reports."""
         buffer = self._buffers.get(partition)
         if buffer is None:
             buffer = self._buffers[partition] = PartitionBuffer(partition)
@@ -128,7 +130,7 @@ class Fetcher:
         return partition in self._buffers
 
     def first(self, partition: Partition) -> int:
-        """The first offset of its frames in memory."""
+        """The first offset among the partition's frames in memory."""
         return self._buffers[partition].run.first
 
     def reach(self, partition: Partition) -> int:
@@ -136,7 +138,8 @@ class Fetcher:
         return buffer.run.end if buffer is not None and buffer.started else 0
 
     def read(self, partition: Partition, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord] | None:
-        """Frames in memory from `offset` on; None if the buffer begins later, so that the broker must be read."""
+        """Frames in memory from `offset` on; None if the buffer begins later, so that they must be read from the
+        broker."""
         buffer = self.follow(partition)
         run = buffer.run
         offset = max(offset, buffer.log_start)
@@ -156,7 +159,7 @@ class Fetcher:
         return records
 
     def want(self, partition: Partition) -> None:
-        """A reader has read all frames in memory, and waits for more."""
+        """Request more frames for a reader that has read all frames in memory."""
         buffer = self.follow(partition)
         if not buffer.wants_more:
             buffer.wants_more = True
@@ -168,7 +171,7 @@ class Fetcher:
             buffer.run.cut(before)
 
     def restart(self, topic: str) -> None:
-        """Forget a topic: it was replaced by another one."""
+        """Forget a topic's frames: the topic was recreated or truncated."""
         for buffer in self._buffers.values():
             if buffer.partition[0] == topic:
                 buffer.restart()
@@ -176,7 +179,7 @@ class Fetcher:
         self._changed.set()
 
     def troubles(self) -> dict[Partition, str]:
-        """The partitions that could not be read for some seconds, each with a sentence."""
+        """The partitions that could not be read for some seconds, each with a sentence that explains why."""
         since = _now() - _TROUBLE_S
         return {
             buffer.partition: _SENTENCE.format(*buffer.partition, buffer.failure)
@@ -187,7 +190,7 @@ class Fetcher:
     # --- the pump -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep a fetch waiting for every partition that is wanted, until cancelled."""
+        """Until cancelled, keep every wanted partition in a fetch that waits for new frames."""
         try:
             while True:
                 self._changed.clear()
@@ -232,7 +235,7 @@ class Fetcher:
         task.add_done_callback(on_done)
 
     async def _place(self, buffer: PartitionBuffer) -> None:
-        """Find the offset at which a partition continues, in a separate task."""
+        """Start a task that determines the offset at which a partition continues."""
         where, is_new = buffer.partition, not buffer.started
         try:
             offset = (await self._wire.offsets([where], LATEST if is_new else EARLIEST))[where]
@@ -245,12 +248,13 @@ class Fetcher:
             elif buffer.is_lost:
                 self._doubt_log(*where, buffer.run.end)
                 raise errors.OffsetOutOfRangeError(f"the log ends before offset {buffer.run.end}")
-        except Exception as error:  # retried whatever it is
+        except Exception as error:  # any error is retried
             buffer.is_lost = False  # the log may have grown
             self._record_failure(buffer, error)
 
     def _launch_at(self, node: int, buffers: list[PartitionBuffer]) -> None:
-        """Start a fetch on a free connection, but not right before others end whose partitions can share it."""
+        """Start a fetch on a free connection. But if other fetches are about to end, wait for them, so that their
+        partitions can share it."""
         loop = asyncio.get_running_loop()
         now, first_ends_at = loop.time(), self._first_ends_at.get(node, 0.0)
         if abs(first_ends_at - now) <= _TOGETHER_S and (pause_s := self._until_together(node, now)) > 0:
@@ -266,7 +270,8 @@ class Fetcher:
                 return
 
     def _until_together(self, node: int, now: float) -> float:
-        """The time (s) until fetches of this broker that are about to time out end; 0 if there are none."""
+        """The time (s) until the end of those fetches from this broker that are about to time out; 0 if there are
+        none."""
         ends = [fetch.ends_at for (broker, _), fetch in self._pending.items() if broker == node]
         return max((end + _TOGETHER_S - now for end in ends if abs(end - now) <= _TOGETHER_S), default=0.0)
 
@@ -291,7 +296,7 @@ class Fetcher:
         task.add_done_callback(on_done)
 
     async def _fly(self, node: int, connection: str, buffers: list[PartitionBuffer], wait_ms: int) -> None:
-        """One fetch. After any error, the next one retries after a pause."""
+        """Make one fetch. After any error, the next fetch retries after a pause."""
         offsets = {buffer.partition: buffer.run.end for buffer in buffers}
         try:
             answers = await self._wire.fetch(node, offsets, wait_ms, _FETCH_BYTES, connection)
@@ -303,7 +308,7 @@ class Fetcher:
         for buffer in buffers:
             answer = answers.get(buffer.partition)
             if answer is None or buffer.run.end != offsets[buffer.partition]:
-                continue  # a reader has moved it elsewhere
+                continue  # a reader has moved the buffer since
             if answer.error is errors.OffsetOutOfRangeError:
                 buffer.is_lost = True
                 continue
@@ -333,7 +338,8 @@ class Fetcher:
         return True
 
     def _doubt(self, buffer: PartitionBuffer) -> None:
-        """A broker without committed frames may be a former leader that does not know it: ask for the leader."""
+        """Ask who leads the partition: a broker that lacks committed frames may be a former leader that does not know
+        that it was replaced."""
         now = _now()
         if self._known_end(buffer.partition) <= buffer.run.end:
             buffer.short_since = None
@@ -344,7 +350,7 @@ class Fetcher:
             self._wire.client.force_metadata_update()
 
     def _record_failure(self, buffer: PartitionBuffer, error: Exception) -> None:
-        """Let a partition rest, and ask for its leader."""
+        """Make a partition pause, and ask for its leader."""
         now = _now()
         buffer.failure = str(error) or type(error).__name__
         if buffer.failing_since is None:
@@ -357,5 +363,5 @@ class Fetcher:
             )  # fmt: skip
         pause_s = min(max(_RETRY_S, (now - buffer.failing_since) / 10), _LONGEST_S)
         buffer.rests_until = now + pause_s
-        asyncio.get_running_loop().call_later(pause_s + _TOGETHER_S, self._changed.set)  # after the rest
+        asyncio.get_running_loop().call_later(pause_s + _TOGETHER_S, self._changed.set)  # after the pause
         self._wire.client.force_metadata_update()

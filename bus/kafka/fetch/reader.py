@@ -15,7 +15,7 @@ from duemq.model.messages.record import Partition, StoredRecord
 _FETCH_BYTES = 1 << 20
 _CACHE_BYTES = 16 << 20
 _AGAIN_MS = 20
-_PATIENCE = 50  # retries of a read for committed frames: a second
+_PATIENCE = 50  # retries of a read for committed frames, about a second in total
 
 
 class BrokerReader:
@@ -29,10 +29,10 @@ class BrokerReader:
     async def read(
         self, partition: Partition, offset: int, max_records: int, max_bytes: int, known_end: int
     ) -> list[StoredRecord]:
-        """Frames from `offset` on; skips stretches without any.
+        """Frames from `offset` on; ranges without frames are skipped.
 
-        Waits up to a second for those below `known_end`: they were committed, but a broker shows them a moment later,
-        and not before older transactions of others end. Raises LogFailed.
+        Waits up to a second for frames below `known_end`: they were committed, but a broker shows them a moment later,
+        and only after other clients' older transactions have ended. Raises LogFailed.
         """
         if max_records < 1:
             return []
@@ -53,12 +53,12 @@ class BrokerReader:
         return []
 
     def drop(self, partition: Partition) -> None:
-        """Drop the kept frames of a partition: it was truncated."""
+        """Drop a partition's cached frames, because the partition was truncated."""
         for place in [place for place in self._cache if place[:2] == partition]:
             self._drop(place)
 
     def forget(self, topic: str) -> None:
-        """Drop the kept frames of a topic: it is gone."""
+        """Drop a topic's cached frames, because the topic no longer exists."""
         for place in [place for place in self._cache if place[0] == topic]:
             self._drop(place)
 
@@ -87,7 +87,7 @@ class BrokerReader:
         self._drop((*partition, offset))
         self._cache[*partition, offset] = chunk
         self._cache_bytes += chunk.size
-        while self._cache_bytes > _CACHE_BYTES:  # even the chunk itself, if one record is larger than that
+        while self._cache_bytes > _CACHE_BYTES:  # even the new chunk, if one record is larger than the cache
             self._drop(next(iter(self._cache)))
 
     def _drop(self, place: tuple[str, int, int]) -> RunPart | None:

@@ -1,4 +1,4 @@
-"""Runs of frames that were read, kept by offset."""
+"""Runs of frames that were read from a broker, by offset."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from operator import attrgetter
 
 from duemq.model.messages.record import StoredRecord
 
-# Overhead of a frame's objects on top of its bytes.
+# The overhead of a frame's objects in addition to its bytes.
 FRAME_OVERHEAD_BYTES = 200
 
 _offset_of = attrgetter("offset")
 
 
 class RunPart:
-    """All committed frames of `first` <= offset < `end`. May be empty, because a broker's markers use offsets, too."""
+    """All committed frames with `first` <= offset < `end`. There may be none, because a broker's markers use offsets,
+    too."""
 
     __slots__ = ("end", "first", "records", "size")
 
@@ -24,14 +25,15 @@ class RunPart:
         self.size = size + FRAME_OVERHEAD_BYTES * len(records)
 
     def after(self, offset: int) -> list[StoredRecord]:
-        """The part's frames from this offset on."""
+        """The part's frames, from this offset on."""
         if offset <= self.first:
             return self.records
         return self.records[bisect_left(self.records, offset, key=_offset_of) :]
 
 
 class FrameRun:
-    """Chunks without a gap between them. `first` and `end` of an empty one are where the next chunk begins."""
+    """Chunks without a gap between them. If there are none, `first` and `end` are the offset at which the next chunk
+    begins."""
 
     __slots__ = ("_chunks", "_firsts", "end", "first", "size")
 
@@ -43,7 +45,7 @@ class FrameRun:
 
     @property
     def last(self) -> int:
-        """The end of the last frame; only the broker's markers follow."""
+        """The offset after the last frame; only the broker's markers follow."""
         return self._chunks[-1].records[-1].offset + 1 if self._chunks else self.first
 
     def add(self, chunk: RunPart) -> None:
@@ -75,7 +77,7 @@ class FrameRun:
             self.first = oldest.first = self._firsts[0] = offset
 
     def bytes_after(self, offset: int) -> int:
-        """The bytes of the chunks that a reader at this offset has not read to their end."""
+        """The size of the chunks that a reader at this offset has not fully read."""
         if offset <= self.first:
             return self.size
         at = bisect_right(self._firsts, offset) - 1
@@ -84,7 +86,7 @@ class FrameRun:
         return sum(chunk.size for chunk in self._chunks[max(at, 0) :])
 
     def read(self, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
-        """Frames from `offset` on. Only for `first` <= offset."""
+        """Frames from `offset` on. Only for `first` <= `offset`."""
         at = max(bisect_right(self._firsts, offset) - 1, 0)
         return limit_records((chunk.after(offset) for chunk in self._chunks[at:]), max_records, max_bytes)
 
@@ -93,7 +95,7 @@ class FrameRun:
 
 
 def limit_records(parts: Iterable[list[StoredRecord]], max_records: int, max_bytes: int) -> list[StoredRecord]:
-    """The first frames of all parts, within the bounds of `Bus.read`."""
+    """The first frames in these parts, within the limits of `Bus.read`."""
     records: list[StoredRecord] = []
     for part in parts:
         room = max_records - len(records)

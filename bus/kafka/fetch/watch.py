@@ -24,7 +24,7 @@ _Target = tuple[str, int | None]
 
 
 class Watch:
-    """`on_end` is called with each polled end."""
+    """`on_end` is called with each end that was polled."""
 
     def __init__(self, wire: Wire, catalog: Catalog, on_end: Callable[[Partition, int], None]) -> None:
         self._wire, self._catalog, self._on_end = wire, catalog, on_end
@@ -94,7 +94,7 @@ class _SubscriptionProxy:
 
 
 class FollowedSubscription(_SubscriptionProxy):
-    """A subscription to followed partitions: waiting requests more of their frames."""
+    """A subscription to followed partitions: waiting on it requests more of their frames."""
 
     def __init__(self, inner: Subscription, want: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -106,7 +106,7 @@ class FollowedSubscription(_SubscriptionProxy):
 
 
 class WatchedSubscription(_SubscriptionProxy):
-    """A subscription to other partitions: they are polled while a reader waits."""
+    """A subscription to other partitions: they are polled while a reader waits on it."""
 
     def __init__(self, inner: Subscription, watch: Watch, target: _Target) -> None:
         super().__init__(inner)

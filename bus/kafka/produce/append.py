@@ -1,7 +1,8 @@
-"""Appends outside of transactions, by one idempotent producer for all partitions.
+"""Appends outside transactions, with one idempotent producer for all partitions.
 
-Calls that arrive while a partition's last batch is in flight form the next batch: the busier, the larger. While brokers
-are slow, calls wait here up to a bound in bytes; a call above it is refused, and nothing of it is sent.
+Calls that arrive while a partition's previous batch is in flight form the next batch, so batches grow with the load.
+While brokers are slow, calls wait here, up to a limit in bytes. A call that would exceed the limit is refused, and no
+part of it is sent.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 
-_GATHERED_BYTES = 4 << 20  # of one turn of a lane
-_LOOK_S = 0.05  # between checks whether a partition has a leader again
-_WAITING_BYTES = 32 << 20  # of all unanswered calls; a batch in flight is in memory three times
+_GATHERED_BYTES = 4 << 20  # a lane sends calls together until they have this size
+_LOOK_S = 0.05  # the pause between checks of whether a partition has a leader again
+_WAITING_BYTES = 32 << 20  # the limit for all unanswered calls; a batch in flight is in memory three times
 
 
 Outcomes = Mapping[Partition, AppendResult | DuemqError]
@@ -41,9 +42,9 @@ class _Call(NamedTuple):
 
 
 class _TooLarge(Exception):
-    """A broker refused a batch for its size.
+    """A broker refused a batch because of its size.
 
-    The first `sent_count` frames are in the log (see `positions`), and no others.
+    Only the first `sent_count` frames are in the log (see `positions`).
     """
 
     def __init__(self, sent_count: int, positions: list[tuple[int, int, int]], stamp: int) -> None:
@@ -52,7 +53,8 @@ class _TooLarge(Exception):
 
 
 def join_outcomes(outcomes: Outcomes) -> AppendResults:
-    """The offsets of all parts of an append. Raises the failure of all of them, or PartlyAppended if they differ."""
+    """The offsets of all parts of an append. Raises the failure if all parts failed alike, PartlyAppended if their
+    outcomes differ."""
     results = {where: one for where, one in outcomes.items() if not isinstance(one, DuemqError)}
     failures = {where: one for where, one in outcomes.items() if isinstance(one, DuemqError)}
     if not failures:
@@ -63,9 +65,11 @@ def join_outcomes(outcomes: Outcomes) -> AppendResults:
 
 
 class Appender:
-    """One producer, opened on demand, and a lane per partition.
+    """One producer, opened on demand, and a lane (a queue of calls) per partition.
 
-    `on_end` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
+    `on_end` is called with the partition and the end offset of each batch that a broker acknowledged. `clock`: epoch
+    ms.
+    """
 
     def __init__(
         self,
@@ -79,9 +83,9 @@ class Appender:
         self.max_bytes, self.waiting_bytes = max_bytes, 0
         self.producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
-        self.sends: dict[asyncio.Future[None], Any] = {}  # in flight, with their producers
+        self.sends: dict[asyncio.Future[None], Any] = {}  # sends in flight, with their producers
         self.lanes: dict[Partition, list[_Call]] = {}
-        self.closed_since: dict[Partition, float] = {}  # partitions that accept nothing
+        self.closed_since: dict[Partition, float] = {}  # by partition: since when it accepts nothing
         self._driving: set[asyncio.Task[None]] = set()
         self._stopping: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -101,7 +105,8 @@ class Appender:
         self.producer = producer
 
     async def append(self, batches: Batches) -> Outcomes:
-        """The outcome of each part: LogFailed (it may be in the log), Unavailable or Rejected (it is not)."""
+        """The outcome of each part. LogFailed: the part may be in the log. Unavailable or Rejected: it is not in the
+        log."""
         size = sum(_size_of(frames) for frames in batches.values())
         if self.waiting_bytes and self.waiting_bytes + size > self.max_bytes:
             detail = f"{self.waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"
@@ -110,8 +115,8 @@ class Appender:
         return {where: await _outcome(put) for where, put in puts.items()}
 
     def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[AppendResult]:
-        """Append to one partition. The result raises LogFailed (outcome unknown), Unavailable (nothing happened) or
-        Rejected (nothing happened: a frame is too large)."""
+        """Append to one partition. The future raises LogFailed (outcome unknown), Unavailable (nothing was sent) or
+        Rejected (nothing was sent, because a frame is too large)."""
         future = asyncio.get_running_loop().create_future()
         call = _Call(frames, _size_of(frames), future)
         self.waiting_bytes += call.size
@@ -162,8 +167,8 @@ class Appender:
             _fail(lane, Unavailable("the log is closed"))
 
     async def _send_all(self, where: Partition, calls: list[_Call]) -> None:
-        """Send calls together. If the broker finds a batch too large, each remaining call is sent alone, so that one
-        oversized call does not fail the others."""
+        """Send calls together. If the broker refuses a batch as too large, each remaining call is sent alone, so that
+        one oversized call does not fail the others."""
         try:
             await self._send(where, calls)
             return
@@ -175,7 +180,7 @@ class Appender:
     async def _send_alone(self, where: Partition, call: _Call) -> None:
         topic = where[0]
         try:
-            # If the limit was lowered, smaller batches may work.
+            # If the topic's limit was lowered, smaller batches may work.
             if (why := refusal_of(topic, call.frames, (await self._metadata_of(topic)).max_frame_bytes)) is not None:
                 raise Rejected("payload_too_large", why)
             await self._send(where, [call])
@@ -187,7 +192,7 @@ class Appender:
             _fail([call], error)
 
     def _answer_written(self, calls: list[_Call], refusal: _TooLarge) -> list[_Call]:
-        """Answer the calls that are, at least in part, in the log; return the others."""
+        """Answer the calls that are at least partly in the log; return the others."""
         end, whole = 0, 0
         for call in calls:
             end += len(call.frames)
@@ -228,8 +233,8 @@ class Appender:
                 self._on_end(where, positions[-1][1] + sent_count - positions[-1][0])
             raise _TooLarge(sent_count, positions, stamp) from error
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:
-            # Its sequence numbers in this partition are no longer usable (aiokafka never gives up on a batch): every
-            # later send to it would fail.
+            # The producer's sequence numbers in this partition are no longer usable, because aiokafka never gives up on
+            # a batch: every later send to this partition would fail.
             give_up(producer, *where)
             self._replace(producer, error)
             raise _unknown(error) from error
@@ -247,9 +252,10 @@ class Appender:
         return metadata
 
     async def _open_partition(self, where: Partition) -> TopicMetadata:
-        """Wait while a partition accepts nothing, for as long as a send would. Raises Unavailable, not LogFailed.
+        """Wait while a partition accepts nothing, at most as long as a send would. Then raise Unavailable, not
+        LogFailed.
 
-        After that, later calls are refused at once.
+        Later calls are then refused at once.
         """
         while True:
             metadata = await self._metadata_of(where[0])
@@ -277,20 +283,21 @@ class Appender:
     # --- the producer ---------------------------------------------------------------------------------------------
 
     async def _ready(self) -> Any:
-        """The producer; a new one if the last one failed. Raises Unavailable: nothing was sent."""
+        """The producer, or a new one if the last one failed. Raises Unavailable: nothing was sent."""
         if self.producer is None:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.open(), name="kafka producer")
                 self._renewal.add_done_callback(notice_error)
             renewal = self._renewal
-            await asyncio.wait([renewal])  # unlike a shield, it does not raise the CancelledError of that task
+            await asyncio.wait([renewal])  # unlike a shield, this does not raise that task's CancelledError
             if renewal.cancelled():
                 raise Unavailable("the Kafka producer was cancelled while it was opened")
             renewal.result()
         return self.producer
 
     def _replace(self, producer: Any, error: BaseException) -> None:
-        """Stop using this producer, which cannot continue in one partition. Batches in flight may arrive."""
+        """Stop using this producer, because it cannot continue in one partition. Batches in flight may still be
+        appended."""
         if self.producer is not producer:
             return
         self.producer = None
@@ -321,7 +328,8 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name
 
 
 async def recall_before_append(catalog: Catalog, topic: str) -> TopicMetadata | None:
-    """Call `Catalog.recall` before anything is sent: raises Unavailable, because the outcome is known."""
+    """Call `Catalog.recall` before anything is sent. Raises Unavailable instead of LogFailed, because the outcome is
+    known."""
     try:
         return await catalog.recall(topic)
     except LogFailed as error:

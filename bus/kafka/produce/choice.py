@@ -17,12 +17,12 @@ _FEATURE, _LEVEL = "transaction.version", 2
 
 
 async def uses_v2(options: KafkaOptions, wire: Wire) -> bool:
-    """Whether the cluster uses transactions of version 2, and `options` allow them. Raises LogFailed."""
+    """Whether the cluster uses transactions of version 2 and `options` allow them. Raises LogFailed."""
     if options.transactions == "v1":
         return False
     try:
         answer = await wire.ask_any(ApiVersionsRequest())
-    except NotImplementedError:  # a broker before 3.9
+    except NotImplementedError:  # brokers before 3.9
         return False
     except LogFailed as error:
         if isinstance(error.__cause__, errors.IncompatibleBrokerVersion):

@@ -1,4 +1,4 @@
-"""Translates a commit's errors: fenced, refused by a topic, or of unknown outcome."""
+"""Translates a commit's errors into three kinds: fenced, refused by a topic, or outcome unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FENCES = (
     errors.ProducerFenced,
     errors.InvalidProducerEpoch,
     errors.TransactionCoordinatorFenced,
-    errors.InvalidProducerIdMapping,  # a newer producer has another id, because this one ran out of epochs
+    errors.InvalidProducerIdMapping,  # a newer producer has another id, because this id ran out of epochs
 )
 _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
     errors.MessageSizeTooLargeError: ("too_large", "does not accept messages of this size"),
@@ -31,9 +31,9 @@ _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
 def worst(
     name: str, failures: Sequence[tuple[str, BaseException]], own: Collection[str], forget: Callable[[str], None]
 ) -> BaseException:
-    """The most telling of (topic, error) pairs, translated: the others are often only its consequences.
+    """The translated error that most probably caused the others, out of (topic, error) pairs.
 
-    `own`: duemq's own topics. If one of them failed, too, the fault is not a topic's, unless the broker says so.
+    `own`: duemq's own topics. If one of them failed, too, a topic of messages is blamed only if the broker blamed it.
     """
     candidates = [translate(name, error, forget, topic) for topic, error in failures]
     for kind in (Fenced, WriteRefused):
@@ -48,7 +48,7 @@ def worst(
 
 
 def translate(name: str, error: BaseException, forget: Callable[[str], None], topic: str = "") -> BaseException:
-    """An error of the committer of this name. `forget` is called with a topic that has changed."""
+    """Translate an error of the committer with this name. `forget` is called with the topic that caused it."""
     if isinstance(error, _FENCES):
         return Fenced(f"committer {name!r} was fenced by the broker: {error!r}")
     for kind, (reason, text) in _REFUSALS.items():
@@ -66,6 +66,6 @@ def translate(name: str, error: BaseException, forget: Callable[[str], None], to
 
 
 def _topic_of(error: BaseException) -> str:
-    """The topic that an error of aiokafka names, or the first of them."""
+    """The topic in an error of aiokafka; if there are several, the first by name."""
     first = next(iter(error.args), "")
     return str(min(first, default="") if isinstance(first, set) else first)

@@ -1,7 +1,7 @@
 """The only writer of a shard's cycles: one Kafka transaction per cycle, under the shard's transactional id.
 
-The broker fences: starting a producer with the same id ends the previous one's open transaction, and every later
-request of the previous one is refused.
+The broker does the fencing: when a producer with the same id starts, the broker ends the previous producer's open
+transaction, and refuses all later requests from the previous producer.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _ABORT_S = 2.0
 
 T = TypeVar("T")
 
-CommitListener = Callable[[AppendResults, int, int], None]  # the results, and the clock before and after the sends, ms
+CommitListener = Callable[[AppendResults, int, int], None]  # results; our time before and after the sends, ms
 
 
 class KafkaCommitter:
-    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are for messages. `written`:
+    """A committer, created by `KafkaBus.committer`. `own`: duemq's own topics; all others are for messages. `written`:
     see `Bus.committer`. `v2`: see `uses_v2`.
 
-    After any error it refuses further commits. Its states are a table: `states.py`, drawn in
-    the page *States* of `make docs`.
+    After any error it refuses further commits. Its states are a table in `states.py`; the page *States* of `make docs`
+    draws them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class KafkaCommitter:
         self._waiting: asyncio.Timeout | None = None
         self._lost_coordinator = False
         self.state = COMMITTER.start
-        self._reason: DuemqError | None = None  # why it has ended
+        self._reason: DuemqError | None = None  # why this committer has ended
         self._stopping: asyncio.Task[None] | None = None
         setup = ProducerSetup(name, options, wire, catalog, own, self._coordinator_lost)
         self.producer: Producer = make_producer(setup, v2=v2)
@@ -86,11 +86,11 @@ class KafkaCommitter:
                 finally:
                     connecting.cancel()
                 await self.producer.start()
-                self._lost_coordinator = False  # there was no transaction yet that a late request could end
+                self._lost_coordinator = False  # there is no transaction yet that a late request could end
                 await self.hanging.mend()
                 if self._lost_coordinator:
                     raise LogFailed("its coordinator was lost while an earlier transaction was ended")
-            if self.state is CommitterState.NEW:  # a newer one may have replaced it
+            if self.state is CommitterState.NEW:  # false if a newer committer has replaced it
                 self._step(CommitterEvent.FENCED_PREDECESSOR)
         except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
             self._end(Unavailable(f"committer {self.name!r} was never opened"))
@@ -122,20 +122,21 @@ class KafkaCommitter:
             except BaseException:
                 self._end(Unavailable(f"a commit of committer {self.name!r} was cut off"))
                 raise
-            if self.state is CommitterState.COMMITTING:  # it may have ended
+            if self.state is CommitterState.COMMITTING:  # false if it has ended
                 self._step(CommitterEvent.COMMITTED)
             return results
 
     async def retire(self) -> None:
-        """A newer one of this name is about to begin here. A running commit may finish, within the time limit of a
-        commit."""
+        """Stop, because a newer committer with this name is about to begin in this process. A running commit may
+        finish, within the time limit for a commit."""
         reason = Fenced(f"committer {self.name!r} was replaced by a newer one")
         try:
             async with asyncio.timeout(_ABORT_S), self._turn:
                 self._end(reason)
         except TimeoutError:
             self._end(reason)
-        # Its last requests must not reach the broker between the newer one's query about it and the newer one's fence.
+        # This committer's last requests must not reach the broker after the newer committer has asked how the last
+        # transaction ended, and before it has fenced this one.
         await self._wait_for_stop()
 
     async def close(self) -> None:
@@ -144,14 +145,14 @@ class KafkaCommitter:
 
     async def _wait_for_stop(self) -> None:
         if self._stopping is not None:
-            await asyncio.wait([self._stopping])  # unlike a shield, it does not raise the CancelledError of that task
+            await asyncio.wait([self._stopping])  # unlike a shield, this does not raise that task's CancelledError
 
     # --- a transaction --------------------------------------------------------------------------------------------
 
     async def _transaction(self, batches: Batches) -> AppendResults:
         stamp = self._clock()
         record_batches = await self.prepare(batches, stamp)
-        await self.producer.begin()  # first: later checks are valid for the coordinator of this transaction
+        await self.producer.begin()  # first, so that the checks below apply to this transaction's coordinator
         await self.hanging.check(record_batches)
         self._failpoint("before_commit")
         try:
@@ -174,10 +175,11 @@ class KafkaCommitter:
         return results
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
-        """Raises TimeoutError after the time limit of a commit, and as soon as the coordinator is lost.
+        """Raises TimeoutError after the time limit for a commit, or as soon as the coordinator is lost.
 
-        Another coordinator, or the same one later, could continue. But its lost markers are only looked for between
-        transactions; and in version 1 a late EndTxn would end the next transaction, which has the same epoch.
+        Another coordinator, or the same one later, could continue the transaction. But markers that the coordinator
+        lost are only looked for between transactions. And in version 1 a late EndTxn would end the next transaction,
+        which has the same epoch.
         """
         async with asyncio.timeout(self._options.delivery_timeout_s) as self._waiting:
             try:
@@ -193,9 +195,9 @@ class KafkaCommitter:
     async def prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:
         """Raises WriteRefused, before anything is sent, for a batch that a broker would refuse.
 
-        A refused batch fails its neighbours and the whole producer, whose sequence numbers no longer match. And a
-        partition without a leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
-        committer of this name can begin another one until its broker is back.
+        A refused batch fails the transaction's other batches and the whole producer, whose sequence numbers no longer
+        match. And a partition without a leader, or with too few replicas in sync, gets no marker: once it is in a
+        transaction, no committer with this name can begin another transaction until the partition's broker is back.
         """
         metadata = await self._catalog.find({topic for topic, _ in batches})
         record_batches = {}
@@ -214,7 +216,8 @@ class KafkaCommitter:
         return record_batches
 
     async def _abort(self) -> None:
-        """Abort, so that readers do not wait for this transaction. If it fails, the next committer's fence does it."""
+        """Abort, so that readers do not wait for this transaction. If that fails, the next committer's fence ends the
+        transaction."""
         if self._lost_coordinator:
             return
         try:

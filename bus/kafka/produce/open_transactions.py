@@ -1,13 +1,15 @@
-"""Hanging transactions: ended for their coordinator, but open in a partition that never got its marker.
+"""Ends hanging transactions: their coordinator has ended them, but they are open in a partition that never got its
+marker.
 
-Kafka 4 brokers drop a marker if its partition has no leader at that moment, as if the topic was deleted (KAFKA-20734).
-This happens while the only broker of a partition, or all of them, restart. Readers of committed records get nothing
-more from such a partition, and the next transaction of the same producer absorbs the open records: committed ones may
-be aborted with it, and aborted ones committed. So a committer checks before it writes to a partition, and supplies the
-missing marker with a transaction without records.
+Kafka 4 brokers drop a marker if its partition has no leader at that moment, as if the topic had been deleted
+(KAFKA-20734). This happens while all brokers that have the partition restart. Readers of committed records then get
+nothing more from the partition. And the same producer's next transaction absorbs the open records: committed records
+may be aborted with it, and aborted ones committed. So a committer checks each partition before it writes to it, and
+writes the missing marker by means of a transaction without records.
 
-The open records must end as the coordinator last decided, which it reports until a new producer begins. After that,
-`Decisions` knows. Only if the process died before the repair is it unknown: then they are aborted.
+The open records must be committed or aborted as the coordinator last decided. The coordinator reports its decision
+until a new producer begins; after that, `Decisions` has it. The decision is unknown only if the process died before the
+repair: then the records are aborted.
 """
 
 from __future__ import annotations
@@ -34,14 +36,15 @@ log = logging.getLogger(__name__)
 
 _OVER = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 _COMMITTED = ("PrepareCommit", "CompleteCommit")
-_CALM_S = 1.0  # how long a partition seen in order counts as in order
-_SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they report the end of a transaction
+_CALM_S = 1.0  # how long a partition that was seen in order counts as in order
+_SOON_S, _PATIENCE = 0.005, 100  # to wait for markers, which brokers write after they report the end of a transaction
 
 T = TypeVar("T")
 
 
 class OpenTransaction:
-    """The open ends of a producer's earlier transactions. `own`: duemq's own topics; `written`: see `Bus.committer`.
+    """Finds and ends the hanging transactions of one producer. `own`: duemq's own topics; `written`: see
+    `Bus.committer`.
 
     `last`: the partitions of the last committed transaction.
     """
@@ -65,9 +68,10 @@ class OpenTransaction:
         self.last: frozenset[Partition] = frozenset()
 
     async def learn(self) -> None:
-        """Ask how the last transaction ended, before the start of the producer makes the coordinator forget it.
+        """Ask how the last transaction ended, before the producer starts, because its start makes the coordinator
+        forget the answer.
 
-        Usually all is in order, and a takeover waits for nothing else. Raises LogFailed.
+        Usually all partitions are in order, and a takeover waits only for this query. Raises LogFailed.
         """
         began = time.monotonic()
         before, open_ = await asyncio.gather(self._describe(), self._open())
@@ -79,10 +83,10 @@ class OpenTransaction:
     async def mend(self) -> None:
         """Write the missing markers once the producer has started. After that, readers see all committed records.
 
-        Partitions whose broker does not answer at once are left to `check`. Raises KafkaError and LogFailed.
+        It skips partitions whose broker does not answer at once: `check` checks these. Raises KafkaError and LogFailed.
         """
         hanging: set[Partition] = set()
-        if time.monotonic() - self._calm_since > _CALM_S:  # a broker may have lost markers since
+        if time.monotonic() - self._calm_since > _CALM_S:  # since then, brokers may have lost markers
             self.checked.clear()
             hanging = self._record(self._producer.producer_id, await self._open())
         while hanging:
@@ -98,7 +102,7 @@ class OpenTransaction:
         self._link = self._producer.coordinator()
 
     async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
-        """End open transactions in these partitions with a transaction without records."""
+        """End open transactions in these partitions by means of a transaction without records."""
         log.warning(
             "%s what an earlier transaction of %s left open in %s",
             "committing" if commits else "aborting", self.transactional_id,
@@ -109,8 +113,8 @@ class OpenTransaction:
     async def check(self, partitions: Iterable[Partition]) -> None:
         """Raises LogFailed if a transaction hangs in a partition that is about to be written to.
 
-        A coordinator that failed after the last transaction may have lost its markers. Raises WriteRefused for a topic
-        of messages whose broker does not answer.
+        After a change of the coordinator, the last transaction's partitions are checked, too: the old one may have lost
+        their markers. Raises WriteRefused for a topic of messages whose broker does not answer.
         """
         link = self._producer.coordinator()
         if link is not self._link:
@@ -134,7 +138,8 @@ class OpenTransaction:
         self._refuse(hanging)
 
     async def _check_learned(self) -> None:
-        """The previous committer's last entries are read once this one has fenced it, and may name other topics."""
+        """Check topics that became known only now: the previous committer's last ledger entries, which are read after
+        this committer has fenced it, may mention other topics."""
         names = self._written()
         if names is not None and (new := names - self._asked):
             self._asked |= new
@@ -158,7 +163,7 @@ class OpenTransaction:
                     raise error(f"transactional id {self.transactional_id!r}")
                 if not code:
                     return LastTransaction(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
-            return NONE  # never used, or not permitted to know
+            return NONE  # the id was never used, or duemq's user may not see it
 
         return await _unless_old(self.wire.retry(ask), NONE)
 
@@ -175,7 +180,7 @@ class OpenTransaction:
         return open_
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
-        """The partitions among these in which our producer has an open transaction. Raises LogFailed."""
+        """The given partitions in which our producer has an open transaction. Raises LogFailed."""
         targets = set(partitions) - self.checked
 
         async def ask() -> set[Partition]:
@@ -191,7 +196,7 @@ class OpenTransaction:
     def _record(self, producer_id: int, open_: OpenIn) -> set[Partition]:
         """The partitions in which our producer has an open transaction.
 
-        They must be checked again. All others that were checked are in order.
+        These must be checked again. All other partitions that were checked are in order.
         """
         ours = open_.held_by(producer_id)
         self.checked -= ours
@@ -200,7 +205,7 @@ class OpenTransaction:
 
 
 async def _unless_old(answer: Awaitable[T], otherwise: T) -> T:
-    """The answer; `otherwise` from brokers before 3.0, which know neither the request nor this fault."""
+    """The answer; `otherwise` for brokers before 3.0, which have neither this request nor this fault."""
     try:
         return await answer
     except LogFailed as error:

@@ -13,9 +13,10 @@ from duemq.model.messages.record import Partition
 
 
 class ProducerSetup(NamedTuple):
-    """The parts of a producer. `name`: of its committer; `own`: duemq's own topics, all others are for messages.
+    """What a producer is created from. `name`: the committer's name; `own`: duemq's own topics; all others are for
+    messages.
 
-    `on_coordinator_lost` is called as soon as the producer knows.
+    `on_coordinator_lost` is called as soon as the producer notices the loss.
     """
 
     name: str
@@ -31,17 +32,18 @@ class ProducerSetup(NamedTuple):
 
 
 class Producer(Protocol):
-    """One transaction after the other. After any error it may only be stopped. `client`: its AIOKafkaClient."""
+    """Runs one transaction after another. After any error it may only be stopped. `client`: its AIOKafkaClient."""
 
     client: Any
 
     @property
     def producer_id(self) -> int:
-        """The brokers' current id of it; -1 before the start."""
+        """The producer's current id on the brokers; -1 before the start."""
         ...
 
     async def connect(self) -> None:
-        """Do the part of `start` that changes nothing at the brokers. An error only ends it: `start` meets it again."""
+        """Do the part of `start` that changes nothing on the brokers. Errors are not raised, because `start` will raise
+        them again."""
         ...
 
     async def start(self) -> None:
@@ -49,35 +51,37 @@ class Producer(Protocol):
         ...
 
     async def begin(self) -> None:
-        """Raises KafkaError and LogFailed."""
+        """Begin a transaction. Raises KafkaError and LogFailed."""
         ...
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
-        """Raises Fenced, WriteRefused or LogFailed; the most telling of several failures.
+        """Send batches in the transaction. Raises Fenced, WriteRefused or LogFailed; of several failures, the probable
+        cause.
 
-        A topic that is silent for `patience_s` while duemq's own topics have answered is refused.
+        Raises WriteRefused for a topic that is silent for `patience_s` while duemq's own topics have answered.
         """
         ...
 
     async def commit(self) -> None:
-        """Raises KafkaError, OSError, AssertionError, LogFailed: the outcome may be unknown."""
+        """Commit the transaction. Raises KafkaError, OSError, AssertionError or LogFailed: the outcome may be
+        unknown."""
         ...
 
     async def abort(self) -> None:
-        """Abort if possible at once; else the next producer's start does it.
+        """Abort if this is possible at once; otherwise the next producer's start ends the transaction.
 
         Raises KafkaError, OSError, AssertionError and LogFailed.
         """
         ...
 
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
-        """End open transactions in these partitions with a transaction without records. Raises KafkaError."""
+        """End open transactions in these partitions by means of a transaction without records. Raises KafkaError."""
         ...
 
     def coordinator(self) -> object | None:
-        """The connection to it; None if there is none now."""
+        """The connection to the coordinator; None if there is none now."""
         ...
 
     async def stop(self, *, failed: bool) -> None:
-        """Take at most a few seconds, and raise nothing. With `failed`, unsent batches are dropped."""
+        """Stop within a few seconds, and raise nothing. With `failed`, unsent batches are dropped."""
         ...

@@ -10,16 +10,16 @@ from duemq.model.state_table import StateTable
 
 class CommitterState(StrEnum):
     NEW = "new"
-    OPEN = "open"  # it has fenced its predecessor, and no transaction is open
+    OPEN = "open"  # the predecessor is fenced, and no transaction is open
     COMMITTING = "committing"
-    ENDED = "ended"  # it refuses further commits, and its producer stops
+    ENDED = "ended"  # further commits are refused, and the producer is stopping
 
 
 class CommitterEvent(StrEnum):
     FENCED_PREDECESSOR = "fenced_predecessor"
     BEGIN = "begin"
     COMMITTED = "committed"
-    END = "end"  # closed, replaced, fenced, cut off, or a commit failed: its outcome may be unknown
+    END = "end"  # closed, replaced, fenced, cut off, or a commit failed (its outcome may be unknown)
 
 
 COMMITTER: Final = StateTable(

@@ -1,4 +1,4 @@
-"""Stops a producer, whatever the state of it and the brokers."""
+"""Stops a producer, whatever state it and the brokers are in."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _STOP_S, _CUT_S = 2.0, 1.0
 
 
 async def stop(producer: Any, *, failed: bool = False) -> None:
-    """Take at most a few seconds, and raise nothing. With `failed`, unsent batches are dropped."""
+    """Stop a producer within a few seconds, and raise nothing. With `failed`, unsent batches are dropped."""
     if failed or not await _has_ended(producer.stop(), _STOP_S):
         await _cut(producer)
     notice_transaction(producer)
 
 
 async def close_client(client: Any) -> None:
-    """Close an AIOKafkaClient that is no longer used. Take at most a few seconds, and raise nothing."""
+    """Close an AIOKafkaClient that is no longer used, within a few seconds, and raise nothing."""
     await _has_ended(client.close(), _CUT_S)
 
 
 async def _cut(producer: Any) -> None:
-    """Like its own `stop`, which waits forever for brokers that are out of reach, but without waiting."""
+    """Stop a producer without waiting. The producer's own `stop` waits forever for brokers that are out of reach."""
     for future in fail_unsent(producer):
         notice_error(future)
     sender = sender_task(producer)
     if sender is not None:
         sender.add_done_callback(notice_error)
         sender.cancel()
-    await close_client(producer.client)  # ends the requests that the sender still waits for
+    await close_client(producer.client)  # ends the requests that the sender task still waits for
     for _ in range(2):
         if sender is not None and not sender.done():
             await asyncio.wait([sender], timeout=_CUT_S)
@@ -42,9 +42,9 @@ async def _cut(producer: Any) -> None:
 
 
 async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
-    """Whether it ended in time and without an error; it is cancelled if it takes longer.
+    """Whether this work ended in time and without an error. It is cancelled if it takes longer.
 
-    Its errors are not raised here. A client whose `close` was cancelled raises CancelledError from its next `close`,
+    Errors of the work are not raised. A client whose `close` was cancelled raises CancelledError from its next `close`,
     and that would end the caller's task.
     """
     task = asyncio.create_task(work, name="kafka producer stop")
@@ -62,16 +62,16 @@ async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
 
 
 def notice_transaction(producer: Any) -> None:
-    """Mark the error of its transaction as handled.
+    """Mark the error of a producer's transaction as handled.
 
-    aiokafka also fails a future that only `commit_transaction` would wait for: of a sender that was fenced, and of a
-    topic that may not be written.
+    When a sender was fenced, or when a topic may not be written to, aiokafka also fails a future that only
+    `commit_transaction` would wait for.
     """
     if (waiter := transaction_waiter(producer)) is not None:
         notice_error(waiter)
 
 
 def notice_error(future: asyncio.Future[Any]) -> None:
-    """Mark its error as handled."""
+    """Mark a future's error as handled, if it has one."""
     if future.done() and not future.cancelled():
         future.exception()

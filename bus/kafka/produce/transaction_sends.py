@@ -1,4 +1,5 @@
-"""Waits for the acknowledgements of one transaction's batches, for as long as one topic may delay the others."""
+"""Waits for the acknowledgements of one transaction's batches, but not for a topic that delays the others for too
+long."""
 
 from __future__ import annotations
 
@@ -11,43 +12,43 @@ from duemq.bus.kafka.record_batches import RecordBatch
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.messages.record import Partition
 
-_LOOK_S = 0.25  # slower sends may wait for a deleted topic, or one without a leader
-_GLANCE_S = 0.05  # how often the producer's own state is checked, which is free
+_LOOK_S = 0.25  # a send that takes longer may be waiting for a deleted topic, or one without a leader
+_GLANCE_S = 0.05  # how often the producer's own state is checked, which costs nothing
 
 BatchesByPartition = dict[Partition, list[RecordBatch]]
 Positions = dict[Partition, list[tuple[int, int, int]]]
-"""Where every batch landed: its first position, its offset, and the broker's time or -1."""
+"""For every batch: the position of its first frame, its offset, and the broker's time or -1."""
 
 
 class TransactionSends(Protocol):
-    """The batches of one transaction in flight, each retried forever."""
+    """The batches of one transaction in flight; each is retried forever."""
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether all of them have ended by then; their outcomes are checked later."""
+        """Wait; return whether all sends have ended. The caller checks their outcomes later."""
         ...
 
     def silent(self) -> list[Partition]:
-        """The partitions with unanswered batches."""
+        """The partitions with unacknowledged batches."""
         ...
 
     def has_leaders(self, partitions: Collection[Partition]) -> bool:
-        """Whether the producer knows a leader for each of them."""
+        """Whether the producer knows a leader for each of these partitions."""
         ...
 
     def is_in_doubt(self) -> bool:
-        """Whether some were not added to the transaction at the first try."""
+        """Whether some partitions were not added to the transaction at the first try."""
         ...
 
 
 async def until_acknowledged(
     sends: TransactionSends, catalog: Catalog, own: Collection[str], patience_s: float
 ) -> None:
-    """Wait until all have ended. `own`: duemq's own topics.
+    """Wait until all sends have ended. `own`: duemq's own topics.
 
-    Raises WriteRefused for a topic that cannot accept its records, according to the brokers. They are asked every
-    `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader (as soon as a broker refuses a batch), or
-    partitions are not added to the transaction. A topic that is silent for `patience_s` while duemq's own topics have
-    answered is refused.
+    Raises WriteRefused for a topic that, according to the brokers, cannot accept its records. The brokers are asked
+    every `_LOOK_S`, and sooner when the producer is in doubt: when it knows no leader (because a broker refused a
+    batch), or when partitions could not be added to the transaction. Also raises WriteRefused for a topic that is
+    silent for `patience_s` while duemq's own topics have answered.
     """
     now = time.monotonic()
     until, look, looks = now + patience_s, now + _LOOK_S, 0

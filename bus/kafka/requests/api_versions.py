@@ -10,7 +10,7 @@ from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, S
 
 _TEXT = CompactString("utf-8")
 _TAGS = ("tags", TaggedFields)
-_FINALIZED_FEATURES = 2  # the tag of that field
+_FINALIZED_FEATURES = 2  # the tag of this field
 _FEATURES = CompactArray(("name", _TEXT), ("max_level", Int16), ("min_level", Int16), _TAGS)
 
 
@@ -31,12 +31,13 @@ class ApiVersionsRequest_v4(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("client_software_name", _TEXT), ("client_software_version", _TEXT), _TAGS)
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        """No tags in any version, because a client may not know the version of the answer."""
+        """Parse a header without tags: it has none in any version, because a client may not know the version of the
+        answer."""
         return ResponseHeader_v0.decode(read_buffer)
 
 
 class ApiVersionsRequest(Request[ApiVersionsRequest_v4]):  # type: ignore[misc]
-    """A request to any broker since Kafka 3.9."""
+    """A request that any broker since Kafka 3.9 accepts."""
 
     API_KEY: ClassVar[int] = 18
 
@@ -45,7 +46,7 @@ class ApiVersionsRequest(Request[ApiVersionsRequest_v4]):  # type: ignore[misc]
 
 
 def finalized_level(answer: Any, feature: str) -> int:
-    """The level of a feature that all brokers of the cluster use; 0 if it has none."""
+    """The level of a feature that all brokers of the cluster use; 0 if the cluster does not have the feature."""
     levels = answer.tags.get(_FINALIZED_FEATURES)
     features = _FEATURES.decode(BytesIO(levels)) if levels else ()
     return next((level for name, level, *_ in features if name == feature), 0)

@@ -1,4 +1,4 @@
-"""A request that aiokafka lacks (KIP-339): changes one setting of a topic and leaves the others alone."""
+"""A request that aiokafka lacks (KIP-339): changes some settings of a topic and leaves the others as they are."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IncrementalAlterConfigsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsRequest_v0]):  # type: ignore[misc]
-    """A request to any broker: settings by topic, to be set."""
+    """A request to any broker, with the settings to change, by topic."""
 
     API_KEY: ClassVar[int] = 44
 

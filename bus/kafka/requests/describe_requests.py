@@ -42,7 +42,7 @@ class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """A request to the coordinator of these ids."""
+    """A request to the coordinator of these transactional ids."""
 
     API_KEY: ClassVar[int] = 65
 

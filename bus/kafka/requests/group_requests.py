@@ -1,5 +1,5 @@
-"""A request that aiokafka lacks (KIP-848): the members of a group with the newer protocol, as Kafka's Java and C
-clients use it with `group.protocol=consumer`. The older request reports such a group as dead."""
+"""A request that aiokafka lacks (KIP-848): describes a group with the newer protocol, which Kafka's Java and C clients
+use with `group.protocol=consumer`. The older request reports such a group as dead."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ConsumerGroupDescribeRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class ConsumerGroupDescribeRequest(Request[ConsumerGroupDescribeRequest_v0]):  # type: ignore[misc]
-    """For the group's coordinator. Brokers before 4.0 do not know it: IncompatibleBrokerVersion."""
+    """A request to the group's coordinator. With brokers before 4.0 it fails with IncompatibleBrokerVersion."""
 
     API_KEY: ClassVar[int] = 69
 

@@ -1,4 +1,5 @@
-"""Asks the leaders of partitions for their producers, with one query for all committers that ask at the same time."""
+"""Asks the leaders of partitions for the partitions' producers, with one query for all committers that ask at the same
+time."""
 
 from __future__ import annotations
 
@@ -17,29 +18,30 @@ from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # the time a broker has to answer for all it leads; a takeover waits for it
+LOOK_S = 1.0  # how long a broker may take to answer for all partitions that it leads; a takeover waits for this
 _GATHER_S = 0.002
 _AT_ONCE = 1_000  # partitions in one request
 _CONCLUSIVE = (
     errors.NoError,
     errors.TopicAuthorizationFailedError,
-)  # the user has no right to read
+)  # the last one: duemq's user may not read the topic
 
 
 class OpenIn(NamedTuple):
-    """`producers`: those that have a transaction open, by partition, with the offset of its first record and the time
-    (epoch ms) of the producer's last one. `answered`: the partitions whose brokers have answered."""
+    """`producers`: by partition, the producers with an open transaction; for each, the offset of the transaction's
+    first record and the time (epoch ms) of the producer's last record. `answered`: the partitions whose brokers have
+    answered."""
 
     producers: dict[Partition, dict[int, tuple[int, int]]]
     answered: set[Partition]
 
     def held_by(self, producer_id: int) -> set[Partition]:
-        """The partitions in which this producer has one open."""
+        """The partitions in which this producer has an open transaction."""
         return {where for where, producers in self.producers.items() if producer_id in producers}
 
 
 class _Question:
-    """`topics`: None = all."""
+    """A query that several callers share. `topics`: None = all."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = set()
@@ -57,10 +59,10 @@ class PartitionProducers:
         self._next: _Question | None = None
 
     async def of_topics(self, topics: Set[str] | None) -> OpenIn:
-        """The open transactions in all partitions of these topics; None = of all topics. Raises LogFailed.
+        """The open transactions in all partitions of these topics (None = all topics). Raises LogFailed.
 
-        Brokers are asked after this call, and those that do not answer at once are left out. The answer may cover more
-        topics, and is shared by its callers.
+        The brokers are asked after this call has begun. Brokers that do not answer at once are left out. Concurrent
+        callers share an answer, so it may cover more topics.
         """
         question = self._next
         if question is None:
@@ -71,7 +73,7 @@ class PartitionProducers:
         return await asyncio.shield(question.answer)
 
     async def _answer(self, question: _Question) -> OpenIn:
-        await asyncio.sleep(_GATHER_S)  # all shards of a dead node are taken over at the same moment
+        await asyncio.sleep(_GATHER_S)  # share a query: a dead node's shards are taken over together
         self._next = None
         names = question.topics
         by_node: defaultdict[int, list[Partition]] = defaultdict(list)
@@ -105,7 +107,7 @@ class PartitionProducers:
         return answer
 
     async def _ask(self, node: int, partitions: list[Partition]) -> OpenIn:
-        """For partitions that this broker leads. Raises KafkaError and OSError."""
+        """Ask a broker about partitions that it leads. Raises KafkaError and OSError."""
         answer = OpenIn({}, set())
         for at in range(0, len(partitions), _AT_ONCE):
             topics = group_by_topic((where, where[1]) for where in partitions[at : at + _AT_ONCE])
@@ -121,6 +123,6 @@ class PartitionProducers:
 
 
 def _retrieve_error(answer: asyncio.Task[OpenIn]) -> None:
-    """Retrieve the error, else asyncio complains if all callers were cancelled."""
+    """Retrieve the error, because otherwise asyncio logs it if all callers were cancelled."""
     if not answer.cancelled():
         answer.exception()

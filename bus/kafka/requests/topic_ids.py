@@ -1,6 +1,6 @@
 """A request version that aiokafka lacks (KIP-516): the ids of topics.
 
-A topic that is deleted and recreated has another id.
+A topic that was deleted and recreated has a different id.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MetadataRequest_v12(RequestStruct):  # type: ignore[misc]
 
 
 class MetadataRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
-    """A request to any broker since Kafka 3.0."""
+    """A request that any broker since Kafka 3.0 accepts."""
 
     API_KEY: ClassVar[int] = 3
 

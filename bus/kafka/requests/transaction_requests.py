@@ -1,7 +1,7 @@
 """Transaction requests in versions that aiokafka lacks (KIP-890), and their errors.
 
-With these versions a Produce adds its partitions to the transaction, and the end of a transaction has an answer with
-the producer id and epoch of the next one.
+With these versions, a Produce request adds its partitions to the transaction, and the answer to EndTxn contains the
+producer id and epoch for the next transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aiokafka.protocol.types import (
 )  # fmt: skip
 
 _PRODUCE, _END, _INIT = 0, 26, 22
-VERSIONS = {_PRODUCE: 12, _END: 5, _INIT: 5}  # Produce 13 has topic ids instead of names
+VERSIONS = {_PRODUCE: 12, _END: 5, _INIT: 5}  # Produce 13 has topic ids instead of topic names
 
 _TEXT = CompactString("utf-8")
 _TAGS = ("tags", TaggedFields)
@@ -33,30 +33,30 @@ _ALL_IN_SYNC = -1
 
 
 class TransactionAbortable(KafkaError):  # type: ignore[misc]
-    """The transaction has to be aborted."""
+    """The transaction must be aborted."""
 
     errno, message = 120, "TRANSACTION_ABORTABLE"
 
 
 class NetworkException(KafkaError):  # type: ignore[misc]
-    """A broker lost another one while it worked on the request."""
+    """A broker lost its connection to another broker while it handled the request."""
 
     errno, message, retriable = 13, "NETWORK_EXCEPTION", True
 
 
 class OperationNotAttempted(KafkaError):  # type: ignore[misc]
-    """Another part of the request was refused, and so nothing was done."""
+    """Another part of the request was refused, so no part was carried out."""
 
     errno, message = 55, "OPERATION_NOT_ATTEMPTED"
 
 
 class FencedLeaderEpoch(KafkaError):  # type: ignore[misc]
-    """Another broker leads by now."""
+    """The request had an outdated leader epoch: another broker leads the partition by now."""
 
     errno, message, retriable, invalid_metadata = 74, "FENCED_LEADER_EPOCH", True, True
 
 
-# Errors that aiokafka lacks, or has under another number.
+# Errors that aiokafka lacks, or has under a different number.
 _ERRORS: dict[int, type[KafkaError]] = {
     13: NetworkException, 55: OperationNotAttempted, 74: FencedLeaderEpoch, 90: errors.ProducerFenced,
     120: TransactionAbortable,
@@ -64,7 +64,7 @@ _ERRORS: dict[int, type[KafkaError]] = {
 
 
 def error_of(code: int) -> type[KafkaError]:
-    """The class of an error code."""
+    """The exception class for an error code."""
     return _ERRORS.get(code) or errors.for_code(code)
 
 
@@ -89,7 +89,7 @@ class InitProducerIdRequest_v5(RequestStruct):  # type: ignore[misc]
 
 
 class InitProducerIdRequest(Request[InitProducerIdRequest_v5]):  # type: ignore[misc]
-    """A request to the coordinator: an epoch that fences all before it."""
+    """A request to the coordinator for an epoch that fences all earlier ones."""
 
     API_KEY: ClassVar[int] = _INIT
 
@@ -115,7 +115,7 @@ class EndTxnRequest_v5(RequestStruct):  # type: ignore[misc]
 
 
 class EndTxnRequest(Request[EndTxnRequest_v5]):  # type: ignore[misc]
-    """A request to the coordinator."""
+    """A request to the coordinator to end a transaction."""
 
     API_KEY: ClassVar[int] = _END
 
@@ -175,7 +175,7 @@ class ProduceRequest_v12(RequestStruct):  # type: ignore[misc]
 
 
 class ProduceRequest(Request[ProduceRequest_v12]):  # type: ignore[misc]
-    """A request to the leader of these partitions: one record batch each, as (topic, [(partition, batch)])."""
+    """A request to the leader of these partitions, with one record batch for each, as (topic, [(partition, batch)])."""
 
     API_KEY: ClassVar[int] = _PRODUCE
 

@@ -1,4 +1,4 @@
-"""Requests to the brokers, over one aiokafka client."""
+"""Sends requests to the brokers, through one aiokafka client."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FetchedRecords(NamedTuple):
 
 
 class Wire:
-    """Knows the leaders of partitions, and whether the brokers answer.
+    """Finds the leaders of partitions, sends requests, and checks whether the brokers answer.
 
     `settings`: arguments for aiokafka's clients, with `bootstrap_servers` and `request_timeout_ms`.
     """
@@ -92,8 +92,8 @@ class Wire:
         self._last_answer_s = time.monotonic()
 
     async def keep_asking(self) -> None:
-        """Request metadata when nothing else is requested, so that `trouble` stays true, and check that all brokers
-        answer."""
+        """Until cancelled, request metadata whenever nothing else is requested, so that `trouble` stays correct, and
+        check that all brokers answer."""
         await Loop("kafka ping", self._ping, every_s=_PING_S, delay_s=_PING_S).run()
 
     async def _ping(self) -> None:
@@ -108,7 +108,7 @@ class Wire:
     def watch(self, client: Any) -> None:
         """Check a broker as soon as a client loses its connection to it, without waiting for the next regular check.
 
-        A partition of a dead broker that enters a transaction holds up its shard until the broker is back.
+        If a dead broker's partition is added to a transaction, its shard is blocked until the broker is back.
         """
 
         def on_closed(connection: Any) -> None:
@@ -126,7 +126,7 @@ class Wire:
             task.add_done_callback(self._checks.discard)
 
     async def _check_broker(self, broker: int) -> None:
-        """Check whether it answers at all."""
+        """Check whether a broker answers at all."""
         try:
             async with asyncio.timeout(_SILENT_S):
                 await self.client.send(broker, MetadataRequest([]))
@@ -143,7 +143,7 @@ class Wire:
         self.brokers_changed()
 
     async def refresh(self) -> None:
-        """Refresh the leaders. A closed client never finishes this."""
+        """Refresh the leaders. With a closed client this never returns."""
         done, _ = await asyncio.wait([self.client.force_metadata_update()], timeout=_REFRESH_S)
         if done and done.pop().result():
             self.record_answer()
@@ -201,18 +201,19 @@ class Wire:
         return await self.ask(coordinator, request)
 
     async def metadata(self, topics: list[str] | None) -> list[Any]:
-        """(error code, topic, internal, partitions) of topics, of all with None. Never creates one."""
+        """(error code, topic, internal, partitions) for these topics, or for all topics if None. Never creates a
+        topic."""
         response = await self.ask_any(MetadataRequest(topics))
         return list(response.topics)
 
     async def ask_broker_settings(self, broker: int, names: list[str]) -> dict[str, str]:
-        """The settings of a broker under these names; empty if we may not see them. Raises LogFailed."""
+        """The settings of a broker under these names; empty if duemq's user may not see them. Raises LogFailed."""
         request = DescribeConfigsRequest([(ConfigResourceType.BROKER.value, str(broker), names)])
         answer = await self.retry(lambda: self.ask(broker, request))
         return {name: value for code, *_, entries in answer.resources if not code for name, value, *_ in entries}
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of `call`, retried while a leader moves. Raises LogFailed if that takes too long."""
+        """The result of `call`, which is retried while a leader changes. Raises LogFailed if that takes too long."""
         deadline, is_refreshed = time.monotonic() + self._timeout_s, False
         while True:
             try:
@@ -223,27 +224,28 @@ class Wire:
                     raise LogFailed(f"Kafka at {self._bootstrap}: {error!r}") from error
                 if getattr(error, "invalid_metadata", False) or isinstance(error, errors.NodeNotReadyError):
                     await self.refresh()
-                    if not is_refreshed:  # the client did not know the topic until now
+                    if not is_refreshed:  # the client has requested the topic's leaders only now
                         is_refreshed = True
                         continue
                 await asyncio.sleep(_RETRY_S)
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The broker to ask; None if unknown, which makes the client refresh."""
+        """The broker that leads a partition; None if unknown. Then the client refreshes its metadata."""
         node: int | None = self.client.cluster.leader_for_partition(TopicPartition(topic, partition))
         if node is None:
             self.client.add_topic(topic)
         return None if node == -1 else node
 
     def forget(self, topic: str) -> None:
-        """Drop its leaders."""
+        """Forget a topic's leaders."""
         forget_topic(self.client, topic)
 
     def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
-        """Raises LeaderNotAvailableError, which is retriable, if a partition has no leader."""
+        """Group partitions by their leaders. Raises LeaderNotAvailableError, which is retriable, if one has no
+        leader."""
         groups: defaultdict[int | None, list[Partition]] = defaultdict(list)
         for where in partitions:
-            groups[self.leader(*where)].append(where)  # for all, so that one refresh finds all unknown ones
+            groups[self.leader(*where)].append(where)  # called for all, so that one refresh finds all unknown leaders
         if None in groups:
             topic, partition = groups[None][0]
             raise errors.LeaderNotAvailableError(f"partition {partition} of topic {topic!r} has no leader")
@@ -252,9 +254,9 @@ class Wire:
     async def offsets(
         self, partitions: Iterable[Partition], at: int = LATEST, *, committed: bool = True
     ) -> dict[Partition, int]:
-        """The offset of each partition at EARLIEST, LATEST or a time, -1 for none after it.
+        """The offset in each partition at EARLIEST, LATEST or a time; -1 if there is no record at or after that time.
 
-        LATEST is the last stable offset, or with `committed` False the high watermark.
+        LATEST is the last stable offset or, with `committed` False, the high watermark.
         """
         targets = list(partitions)
         return await self.retry(lambda: self._offsets(targets, at, committed)) if targets else {}
@@ -273,8 +275,8 @@ class Wire:
     async def sure_end(self, where: Partition, *, committed: bool) -> int:
         """The last stable offset of a partition, or its high watermark. Raises LogFailed.
 
-        A former leader that does not know it reports too low an end. So all brokers are asked for the leader: more than
-        half of them must answer, and all answers must agree.
+        A former leader that does not know that it was replaced reports an end that is too low. So all brokers are asked
+        who leads the partition: more than half of them must answer, and all answers must agree.
         """
         isolation = _READ_COMMITTED if committed else _READ_UNCOMMITTED
         request = OffsetRequest(-1, isolation, group_by_topic([(where, (where[1], LATEST))]))
@@ -294,7 +296,8 @@ class Wire:
         return await self.retry(ask)
 
     async def _leader_by(self, broker: int, where: Partition) -> int | None:
-        """The leader of a partition according to this broker, -1 for none; None if it does not answer."""
+        """The leader of a partition according to this broker, -1 if there is no leader; None if the broker does not
+        answer."""
         try:
             async with asyncio.timeout(_SILENT_S):
                 request = MetadataRequest([where[0]])
@@ -306,7 +309,8 @@ class Wire:
     async def fetch(
         self, node: int, offsets: dict[Partition, int], wait_ms: int, max_bytes: int, group: Any = _ASK
     ) -> dict[Partition, FetchedRecords]:
-        """Batches from these offsets on, as soon as there are any, at the latest after `wait_ms`. Raises KafkaError."""
+        """Fetch batches from these offsets on. Returns as soon as there are any, at the latest after `wait_ms`. Raises
+        KafkaError."""
         topics = group_by_topic((where, (where[1], offset, max_bytes)) for where, offset in offsets.items())
         request = FetchRequest(wait_ms, 1, max_bytes * 4, _READ_COMMITTED, topics)
         records = {}
@@ -325,7 +329,7 @@ class Wire:
                 request = DeleteRecordsRequest(topics, int(self._timeout_s * 500))
                 for topic, answers, *_ in (await self.ask(node, request)).topics:
                     for _, _, code, *_ in answers:
-                        # Out of range: it was cut further before.
+                        # Out of range: records up to a higher offset were already deleted.
                         if code not in (0, errors.OffsetOutOfRangeError.errno):
                             raise errors.for_code(code)(topic)
 
@@ -334,7 +338,8 @@ class Wire:
     # --- explanations ---------------------------------------------------------------------------------------------
 
     async def _explain(self, error: BaseException) -> None:
-        """aiokafka only says that it could not start. Ask the first broker again to find the reason."""
+        """Find out why the client could not start, by asking the first broker again: aiokafka does not report the
+        reason."""
         host, port, _ = self.client.hosts[0]
         options = {key: value for key, value in self._settings.items() if key in _OF_A_CONNECTION}
         protocol = self._settings.get("security_protocol", "PLAINTEXT")
@@ -367,7 +372,7 @@ _OF_A_CONNECTION = frozenset((
 
 
 def group_by_topic(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:
-    """Group items by topic, as Kafka's requests need it."""
+    """Group items by topic, in the form that Kafka's requests need."""
     groups: defaultdict[str, list[Any]] = defaultdict(list)
     for (topic, _), item in items:
         groups[topic].append(item)

@@ -1,7 +1,7 @@
 """Finds open transactions that block duemq's own topics, with their producer and age.
 
-Readers get committed records, in order. So a Kafka client that hangs between two sends to `duemq.buffer` delays the
-commands of all others in that shard until the brokers end its transaction.
+Readers get only committed records, in order. So a Kafka client that hangs in the middle of a transaction in
+`duemq.buffer` delays all other clients' commands in that shard, until the brokers end the transaction.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from duemq.model.messages.record import Partition
 log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
-_BLOCKED_S: Final = 2.0  # a cycle is open for milliseconds
+_BLOCKED_S: Final = 2.0  # a cycle's transaction is open only for milliseconds
 _ANSWER_S: Final = 1.0
 _UNKNOWN: Final = -1
 
 
 class BlockedPartitions:
-    """`own`: duemq's own topics, with their partitions. `clock`: epoch ms.
+    """`own`: duemq's own topics, with their numbers of partitions. `clock`: epoch ms.
 
-    `abandoned`: transactional ids that no process keeps. `end` is called with each of them at the start, because a
-    process may have died within its transaction, and whenever one blocks a partition.
+    `abandoned`: transactional ids that processes use only briefly. `end` is called with each of these ids at the start,
+    because a process may have died during such a transaction, and later whenever a transaction with one of them blocks
+    a partition.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class BlockedPartitions:
     ) -> None:
         self._wire, self._producers, self._own, self._clock = wire, producers, own, clock
         self._abandoned, self._end = abandoned, end
-        self._stable: dict[Partition, tuple[int, float]] = {}  # offsets that do not advance, and since when
+        self._stable: dict[Partition, tuple[int, float]] = {}  # last stable offsets that do not advance, and since when
         self.now: Mapping[Partition, BlockingTransaction] = {}
 
     async def run(self) -> None:
@@ -63,7 +64,7 @@ class BlockedPartitions:
         ).run()  # fmt: skip
 
     async def refresh(self) -> None:
-        """Raises KafkaError, OSError and LogFailed."""
+        """Check all partitions once. Raises KafkaError, OSError and LogFailed."""
         by_leader: defaultdict[int, list[Partition]] = defaultdict(list)
         for where in [(topic, each) for topic, count in self._own.items() for each in range(count)]:
             if (node := self._wire.leader(*where)) is not None:
@@ -98,10 +99,11 @@ class BlockedPartitions:
         return {where: offset for where, offset in stable.items() if ends[where] > offset}
 
     async def _name(self, blocked: Mapping[Partition, float], at: float) -> dict[Partition, BlockingTransaction]:
-        """`blocked`: since when, on the steady clock. Raises KafkaError and OSError."""
+        """Find the blocking transactions. `blocked`: since when each partition is blocked, on the steady clock. Raises
+        KafkaError and OSError."""
         try:
             producers = (await self._producers.of(blocked)).producers
-        except (KafkaError, OSError) as error:  # brokers before 3.0 do not tell
+        except (KafkaError, OSError) as error:  # brokers before 3.0 do not list producers
             log.debug("which producers block partitions is not known: %r", error)
             producers = {}
         first = {where: min(open_.items(), key=lambda one: one[1]) for where, open_ in producers.items()}
@@ -118,7 +120,7 @@ class BlockedPartitions:
         return transactions
 
     async def _transactional_ids(self, producers: Iterable[int]) -> dict[int, str]:
-        """By producer, if duemq's user may see its id."""
+        """By producer id; producers are left out if duemq's user may not see their transactional ids."""
         known = {one.producer_id: one.transactional_id for one in self.now.values()}
         if new := set(producers) - known.keys():
             for broker in self._wire.client.cluster.brokers():

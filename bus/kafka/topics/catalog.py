@@ -17,20 +17,20 @@ from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TopicInfo, TopicState
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.model.errors import LogFailed
 
-# Overhead of a record's fields and its batch's head on top of a frame's bytes.
+# The overhead of a record's fields and of its batch's head, in addition to a frame's bytes.
 BATCH_OVERHEAD_BYTES = 512
 _FRESH_S, _STALE_S, _UNUSED_S = 5.0, 60.0, 3_600.0
-_SOON_S, _LATER_S = 0.25, 1.0  # while a topic is in trouble: at first, and later
-# A follower that fetches a topic before its leader knows it retries after a second (replica.fetch.backoff.ms), and
-# every record waits for the followers.
+_SOON_S, _LATER_S = 0.25, 1.0  # pauses while a topic is in trouble: at first, and later
+# A follower that fetches a new topic before the leader knows the topic retries after a second
+# (replica.fetch.backoff.ms), and every record waits for the followers.
 _NEW_S = 2.0
-_MAX_MISSING = 1_000  # names come from senders
+_MAX_MISSING = 1_000  # a limit, because senders may send any name
 _DEFAULT_MAX_BYTES = 1_048_588
 _SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
 
 
 class Replicas(NamedTuple):
-    """The replicas of a partition: its leader (-1: none), the brokers in sync, and the intended number."""
+    """The replicas of a partition: the leader (-1: none), the brokers in sync, and the intended number of replicas."""
 
     leader: int
     in_sync: tuple[int, ...]
@@ -38,9 +38,11 @@ class Replicas(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """`max_bytes`: of a whole batch, the topic's max.message.bytes. `checked_at`: when, on the steady clock.
+    """`max_bytes`: the limit for a whole batch (the topic's max.message.bytes). `checked_at`: when the topic was
+    checked.
 
-    `trouble`: the partitions that cannot be written to, with the reason. `new_until`: on the steady clock, too.
+    `trouble`: the partitions that cannot be written to, with the reasons. `new_until`: until when the topic counts as
+    new. Both times are on the steady clock.
     """
 
     partitions: int
@@ -53,7 +55,7 @@ class TopicMetadata(NamedTuple):
     new_until: float = 0.0
 
     def judge(self, down: Collection[int]) -> TopicMetadata:
-        """The same metadata with the trouble caused by silent brokers."""
+        """The same metadata, with `trouble` updated for these silent brokers."""
         trouble: dict[int, str] = {}
         for number, (leader, in_sync, _) in enumerate(self.replicas):
             if leader < 0 or leader in down:
@@ -64,7 +66,7 @@ class TopicMetadata(NamedTuple):
 
     @property
     def copies(self) -> int:
-        """The fewest replicas of a partition."""
+        """The smallest number of replicas of any partition."""
         return min(each.copies for each in self.replicas)
 
     @property
@@ -80,21 +82,22 @@ class TopicMetadata(NamedTuple):
 class Catalog:
     """Checks topics in use every few seconds, and several times a second while one is in trouble.
 
-    `drop_topic` is called for each topic that leaves the catalog: it does not exist, or was not used for an hour.
+    `drop_topic` is called for each topic that is removed from the catalog, because it does not exist or was not used
+    for an hour.
     """
 
     def __init__(self, wire: Wire, drop_topic: Callable[[str], None] = lambda topic: None) -> None:
         self._wire, self._drop_topic = wire, drop_topic
         self.topics: dict[str, TopicMetadata] = {}
-        self.missing: dict[str, None] = {}  # did not exist at the last check
-        self._used: set[str] = set()  # since the last check
+        self.missing: dict[str, None] = {}  # topics that did not exist at their last check
+        self._used: set[str] = set()  # topics used since the last check
         self._renewal: asyncio.Task[None] | None = None
         self._last_sweep_s = time.monotonic()  # when unused topics were forgotten
         self.denied: set[str] = set()  # topics of the last request that duemq's user may not describe
         wire.brokers_changed = self._brokers_changed
 
     def last(self, topic: str) -> TopicMetadata | None:
-        """The topic at its last check. If that is old, another check starts in the background."""
+        """The topic as of its last check. If that check is old, another check starts in the background."""
         metadata = self.topics.get(topic)
         if metadata is not None:
             self._used.add(topic)
@@ -103,7 +106,7 @@ class Catalog:
         return metadata
 
     def lately(self, topic: str) -> TopicMetadata | None:
-        """The topic as in `last`, but None if its last check is too old."""
+        """Like `last`, but None if the last check is too old."""
         metadata = self.last(topic)
         return None if metadata is None or time.monotonic() - metadata.checked_at > _STALE_S else metadata
 
@@ -112,13 +115,14 @@ class Catalog:
             self._renewal = asyncio.create_task(self._renew(), name="kafka catalog")
 
     def _brokers_changed(self) -> None:
-        """A connection was lost or restored: leaders have changed, or will soon."""
+        """Check the topics again: a connection was lost or restored, so leaders have changed or soon will."""
         for topic, metadata in self.topics.items():
             self.topics[topic] = metadata.judge(self._wire.down)
         self._renew_soon()
 
     async def find(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
-        """The topics that exist. Asks the brokers about those that were not checked recently. Raises LogFailed."""
+        """The given topics that exist. Asks the brokers about topics that were not checked recently. Raises
+        LogFailed."""
         by_topic = {topic: self.last(topic) for topic in topics}
         now = time.monotonic()
         stale = [
@@ -130,13 +134,13 @@ class Catalog:
         return {topic: metadata for topic, metadata in by_topic.items() if metadata is not None}
 
     async def recall(self, topic: str) -> TopicMetadata | None:
-        """The topic at its last check; asks the brokers if there was none. Raises LogFailed."""
+        """The topic as of its last check; asks the brokers if it was never checked. Raises LogFailed."""
         return self.last(topic) or (await self.find([topic])).get(topic)
 
     async def infos(self, topics: Sequence[str]) -> list[TopicInfo]:
-        """The topics that exist, with the ends of their partitions. Raises LogFailed.
+        """The given topics that exist, with the start and end offsets of their partitions. Raises LogFailed.
 
-        A topic with a partition that has no leader is listed with its trouble, and without end offsets.
+        A topic with a partition that has no leader is returned with its trouble, and without offsets.
         """
         metadata = await self.find(topics)
         led_topics = {topic for topic, about in metadata.items() if NO_LEADER not in about.trouble.values()}
@@ -161,7 +165,7 @@ class Catalog:
             await asyncio.wait([self._renewal])
 
     async def _renew(self) -> None:
-        """Check the recently used topics again, until none of them is in trouble."""
+        """Check the recently used topics again and again, until none of them is in trouble."""
         pause_s = _SOON_S
 
         async def turn() -> float | None:
@@ -178,13 +182,14 @@ class Catalog:
             return wait_s if again else None
 
         try:
-            # Topics used during this check are checked again once it is some seconds old.
+            # Topics that are used during this check are checked again once the check is a few seconds old.
             await Loop("kafka topics", turn, first_s=_SOON_S, longest_s=_LATER_S, level=logging.DEBUG).run()
         finally:
             self._renewal = None
 
     async def refresh(self, topics: Iterable[str] | None = None) -> list[str]:
-        """Ask the brokers, about all topics with None; the names of those that exist. Raises LogFailed."""
+        """Ask the brokers about these topics (None = all topics); return the names of those that exist. Raises
+        LogFailed."""
         names = None if topics is None else list(topics)
         exist: dict[str, tuple[Replicas, ...]] = {}
         self.denied.difference_update(names or ())
@@ -235,7 +240,7 @@ class Catalog:
         self._drop_topic(topic)
 
     def _forget_unused(self) -> None:
-        """Topics in use are checked every few seconds; drop the others."""
+        """Drop the topics that are not in use. Topics in use were checked within the last few seconds."""
         now = time.monotonic()
         if now - self._last_sweep_s > _STALE_S:
             self._last_sweep_s = now
@@ -243,7 +248,7 @@ class Catalog:
                 self._forget(topic)
 
     async def settings(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str]]:
-        """The configuration of topics under these names. A topic we may not describe has none."""
+        """The settings of topics under these names; empty for a topic that duemq's user may not describe."""
         resources = [(ConfigResourceType.TOPIC.value, topic, names) for topic in topics]
         if not resources:
             return {}

@@ -1,7 +1,7 @@
 """Cursors of named consumers, stored among Kafka's consumer offsets, as the metadata of offsets.
 
-A cursor that is too long is cut into pieces: piece n is the metadata of partition n, and the "offset" of partition 0 is
-the number of further pieces. One request writes all of them, which brokers store as a whole.
+A cursor that is too long for one offset is cut into pieces: piece n is the metadata of partition n, and the "offset" of
+partition 0 is the number of further pieces. One request writes all pieces, and brokers store the request as a whole.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from duemq.model.messages.names import MAX_READERS, PURGES, CursorName, reader_o
 _PIECE: Final = 4_000
 _MAX_PIECES: Final = 8
 MAX_CURSOR_BYTES: Final = _MAX_PIECES * _PIECE // 4 * 3
-# Otherwise brokers delete a cursor offsets.retention.minutes (a week by default) after it was stored, even while its
-# consumer polls every second.
+# Without this, brokers would delete a cursor offsets.retention.minutes (by default a week) after it was stored, even
+# while its consumer polls every second.
 _RETENTION_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
 _NO_PLACE: Final = -1  # the brokers' value for a partition without an offset
@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 
 class ConsumerOffsets:
-    """`groups`: the prefix of the groups that hold cursors. Their offsets are not real ones."""
+    """`groups`: the prefix of the groups that store cursors. The offsets of these groups are not positions in
+    topics."""
 
     def __init__(self, wire: Wire, groups: str) -> None:
         self._wire, self._groups = wire, groups
@@ -58,8 +59,8 @@ class ConsumerOffsets:
         return await self._retry(ask, group, topic)
 
     async def put(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        """Kept for ten years, or until it is replaced; an empty one deletes it. Raises Rejected for a cursor that is
-        too long."""
+        """Store a cursor for ten years, or until it is replaced; an empty cursor deletes the stored one. Raises
+        Rejected for a cursor that is too long."""
         if len(cursor) > MAX_CURSOR_BYTES:
             detail = f"a stored cursor has at most {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"
             raise Rejected("bad_cursor", detail, "cursor")
@@ -111,7 +112,7 @@ class ConsumerOffsets:
         return await self._retry(ask, group, topic)
 
     async def readers(self, topic: str, partitions: int) -> list[str]:
-        """See `Bus`. Leaves out groups that we may not see."""
+        """See `Bus`. Leaves out groups that duemq's user may not see."""
 
         async def reads(group: str) -> bool:
             try:

@@ -1,4 +1,5 @@
-"""duemq's own topics: created with the right settings, checked while used, recreated if no shard depends on them."""
+"""duemq's own topics: they are created with the right settings, checked while in use, and recreated if no shard depends
+on them."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 
-UNLED_S = 5.0  # longer than the replacement of a leader takes
+UNLED_S = 5.0  # longer than the election of a new leader takes
 _LOOK_S = 10.0
-_SOON_S = 1.0  # after the first fault; then pauses grow to the time above
+_SOON_S = 1.0  # the pause after the first fault; later pauses grow up to `_LOOK_S`
 
 
 class OwnTopics:
-    """`partitions`: of each topic. `misfits`: the faults of topics, by topic, in sentences.
+    """`partitions`: the number of partitions, by topic. `misfits`: why topics are misconfigured, by topic, in
+    sentences.
 
-    `begin_again` is called with a topic that is not vital if it was recreated or truncated.
+    `begin_again` is called with each topic that is not vital and was recreated or truncated.
     """
 
     def __init__(self, wire: Wire, catalog: Catalog, maker: TopicMaker, begin_again: Callable[[str], None]) -> None:
@@ -36,9 +38,9 @@ class OwnTopics:
         self.partitions: dict[str, int] = {}
         self.misfits: dict[str, str] = {}
         self.vital: set[str] = set()
-        self._settings: dict[str, dict[str, str]] = {}  # as they must be
-        self._ids: dict[str, str | None] = {}  # of topics that existed once; None: the brokers have no ids
-        self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before an offset that was read
+        self._settings: dict[str, dict[str, str]] = {}  # the settings that topics must have
+        self._ids: dict[str, str | None] = {}  # ids of topics that existed at a check; None: the brokers have no ids
+        self._read_to: dict[Partition, int] = {}  # for partitions that seem to end before an offset already read
         self._unled_since: dict[Partition, float] = {}
         self._doubted, self._pause_s = False, _LOOK_S
         self._loop = Loop("kafka own topics", self._check)
@@ -46,8 +48,8 @@ class OwnTopics:
     async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
         """Create a vital topic if it is missing, and check it from now on.
 
-        Raises TopicRefused if it is misconfigured, BadConfig if a setting can help, Unavailable if brokers do not
-        create it.
+        Raises TopicRefused if it is misconfigured, BadConfig if changing a setting can help, Unavailable if the brokers
+        do not create it.
         """
         try:
             await self._maker.ensure(topic, partitions, settings)
@@ -66,22 +68,24 @@ class OwnTopics:
         return info
 
     async def offer(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
-        """The same for a topic that is not vital. Raises nothing: `misfits` has its faults. Without offsets."""
+        """The same for a topic that is not vital. Raises nothing: `misfits` reports faults. The result has no
+        offsets."""
         self.partitions[topic], self._settings[topic] = partitions, settings
         await self._check_topic(topic)
         return TopicInfo(topic, partitions, (), (), self.misfits.get(topic, ""))
 
     def doubt(self, topic: str, partition: int, read_to: int | None = None) -> None:
-        """A partition cannot be read, or, with `read_to`, seems to end before that offset: check its topic soon."""
+        """Check a topic soon: this partition cannot be read or, with `read_to`, seems to end before that offset."""
         if topic in self.vital:
-            return  # the regular check is enough: nothing depends on it
+            return  # the regular check is enough: a vital topic is not recreated
         if read_to is not None:
             self._read_to[topic, partition] = read_to
         self._doubted = True
         self._loop.wake()
 
     def unled(self) -> dict[Partition, str]:
-        """The partitions without a leader for some seconds, whether or not they are read, each with a sentence."""
+        """The partitions that have had no leader for some seconds, whether or not they are being read, each with a
+        sentence."""
         since = time.monotonic() - UNLED_S
         return {
             where: f"partition {where[1]} of topic {where[0]!r} has no leader"
@@ -90,12 +94,12 @@ class OwnTopics:
         }
 
     async def run(self) -> None:
-        """Check the topics until cancelled. A fault is logged once, and stops nothing."""
+        """Check the topics until cancelled. Each fault is logged once, and the checks continue."""
         await self._loop.run()
 
     async def _check(self) -> float:
-        """Check them once. Returns the seconds until the next time: few while something changes or is in doubt."""
-        await asyncio.sleep(_SOON_S)  # doubts come in groups
+        """Check all topics once. Returns the seconds until the next check: few while a topic changes or is in doubt."""
+        await asyncio.sleep(_SOON_S)  # several partitions usually come into doubt together
         doubted, self._doubted = self._doubted, False
         before = dict(self.misfits)
         for topic in list(self.partitions):
@@ -120,7 +124,7 @@ class OwnTopics:
             log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
 
     async def _misfit(self, topic: str) -> str | None:
-        """The fault of a topic, in a sentence. A missing topic that is not vital is created."""
+        """The fault of a topic, in a sentence; None if it has none. A missing topic that is not vital is created."""
         vital, partitions = topic in self.vital, self.partitions[topic]
         is_missing = topic not in await self._catalog.refresh([topic])
         self._record_leaders(topic)
@@ -140,7 +144,8 @@ class OwnTopics:
         return await self._maker.misfit(topic, self._settings[topic])
 
     def _unled_now(self, topic: str) -> set[Partition]:
-        """From the catalog's last check, which is less than a second ago while a topic is in trouble."""
+        """The topic's partitions without a leader, as of the catalog's last check. While a topic is in trouble, that
+        check is less than a second old."""
         metadata = self._catalog.last(topic)
         trouble = {} if metadata is None else metadata.trouble
         return {(topic, number) for number, reason in trouble.items() if reason == NO_LEADER}
@@ -153,7 +158,7 @@ class OwnTopics:
             self._unled_since.setdefault(where, time.monotonic())
 
     async def _follow_incarnation(self, topic: str, *, was_missing: bool) -> None:
-        """Notice that a topic was recreated (by its id, if brokers have ids) or truncated."""
+        """Detect whether a topic was recreated (by its id, if the brokers have ids) or truncated."""
         now = (await topic_ids(self._wire.client, [topic])).get(topic)
         is_known, before, self._ids[topic] = topic in self._ids, self._ids.get(topic), now
         is_another = is_known and (was_missing if before is None or now is None else before != now)

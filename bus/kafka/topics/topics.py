@@ -14,7 +14,8 @@ from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import Rejected
 
 TOO_FEW_BROKERS = "too_few_brokers"
-# A brief outage of brokers and too few brokers have the same error code: only the message tells them apart.
+# A brief outage of brokers and a cluster with too few brokers have the same error code: only the error's message
+# distinguishes them.
 _FENCED = "currently fenced"
 
 _CHECKED_SETTINGS = [
@@ -24,13 +25,14 @@ _CHECKED_SETTINGS = [
 
 
 NEVER = -1
-"""The retention of a topic whose records brokers never drop."""
+"""The retention setting of a topic whose records brokers never delete."""
 
 
 def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> dict[str, str]:
-    """The configuration duemq gives its own topics.
+    """The settings of duemq's own topics.
 
-    LogAppendTime, because relative delays count from the moment a broker appended the message, on one clock for all.
+    They use LogAppendTime, because a relative delay starts when a broker appends the message, so that one clock applies
+    to all messages.
     """
     return {
         "message.timestamp.type": "LogAppendTime",
@@ -44,7 +46,8 @@ def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> d
 
 
 def settings_of_topic(options: KafkaOptions) -> dict[str, str]:
-    """A topic that duemq creates must accept everything that duemq accepted."""
+    """The settings of other topics that duemq creates. Such a topic must accept every message that duemq has
+    accepted."""
     return {
         "min.insync.replicas": str(options.min_insync_replicas),
         "max.message.bytes": str(options.max_message_bytes),
@@ -56,7 +59,8 @@ class TopicMaker:
         self._wire, self._catalog, self._options = wire, catalog, options
 
     async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Create it if it is missing. Raises Rejected for its name, WriteRefused if brokers do not create it."""
+        """Create a topic if it is missing. Raises Rejected for an impossible name, WriteRefused if the brokers do not
+        create it."""
         if topic not in await self._catalog.refresh([topic]):
             await self._make(topic, partitions, settings)
 
@@ -67,12 +71,12 @@ class TopicMaker:
         response = await self._wire.ask_controller(request)
         for _, code, message in response.topic_errors:
             error = errors.for_code(code)
-            if code and error is not errors.TopicAlreadyExistsError:  # another process has just created it
+            if code and error is not errors.TopicAlreadyExistsError:  # otherwise another process has created it
                 raise _refusal(topic, error, message)
         await self._wait_for(topic)
 
     async def _wait_for(self, topic: str) -> None:
-        """Wait until every broker knows a new topic."""
+        """Wait until every broker can describe a new topic."""
 
         async def check() -> None:
             if topic not in await self._catalog.refresh([topic]):
@@ -85,10 +89,10 @@ class TopicMaker:
         await self._wire.retry(check)
 
     async def misfit(self, topic: str, want: dict[str, str]) -> str | None:
-        """The faults of one of duemq's own topics: a sentence for each wrong setting."""
+        """The wrong settings of one of duemq's own topics, in a sentence; None if there are none."""
         have = (await self._catalog.settings([topic], _CHECKED_SETTINGS)).get(topic)
         if have is None:
-            return None  # without the right to describe it, accept it as it is
+            return None  # duemq's user may not describe it, so accept it as it is
         misfits = [
             f"{name} is {have[name]} and must be {want[name]}"
             for name in ("message.timestamp.type", "cleanup.policy")

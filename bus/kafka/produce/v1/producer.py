@@ -1,6 +1,6 @@
-"""The transaction protocol before Kafka 4, by aiokafka: partitions are added before records are sent.
+"""The transaction protocol before Kafka 4, implemented by aiokafka: partitions are added before records are sent.
 
-A request that reaches a broker late, after its caller gave up, may count as one of a later transaction.
+A request that reaches a broker late, after its caller gave up, may count as part of a later transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from duemq.bus.kafka.produce.v1.sends import send_all
 from duemq.model.messages.record import Partition
 
 # After a commit the broker is still writing markers, and refuses the next transaction for about a millisecond. With
-# aiokafka's pause of 20 ms before a retry, a cycle takes 25 ms instead of 2.
+# aiokafka's pause of 20 ms before a retry, a cycle would take 25 ms instead of 2.
 sender.BACKOFF_OVERRIDE = 0.002
 
 
@@ -65,8 +65,8 @@ class ProducerV1:
         await self.kafka.commit_transaction()
 
     async def abort(self) -> None:
-        """Does nothing while batches are unacknowledged: aiokafka waits for them before it aborts, and a deleted topic
-        never acknowledges one."""
+        """Abort, but do nothing while batches are unacknowledged: aiokafka waits for them before it aborts, and a batch
+        for a deleted topic is never acknowledged."""
         notice_transaction(self.kafka)
         if not is_sending(self.kafka):
             await self.kafka.abort_transaction()

@@ -24,11 +24,12 @@ SendsByPartition = dict[Partition, list[asyncio.Future[Any]]]
 async def send_all(
     producer: Any, catalog: Catalog, name: str, batches: BatchesByPartition, own: Collection[str], patience_s: float
 ) -> Positions:
-    """Raises Fenced, WriteRefused or LogFailed; the most telling of several failures.
+    """Send all batches, and wait until they are acknowledged. Raises Fenced, WriteRefused or LogFailed; of several
+    failures, the probable cause.
 
-    `name`: of the committer; the rest is as in `until_acknowledged`.
+    `name`: the committer's name; the other arguments are those of `until_acknowledged`.
     """
-    # The first batches of all partitions go in one request: nothing here waits for the network yet.
+    # Nothing in this loop waits for the network, so the first batches of all partitions are sent in one request.
     sends = {where: [await _hand_over(producer, where, parts[0])] for where, parts in batches.items()}
     rest = [
         asyncio.create_task(_send_rest(producer, where, parts, sends[where]), name="kafka commit part")
@@ -65,7 +66,7 @@ async def _hand_over(producer: Any, where: Partition, part: RecordBatch) -> asyn
     future: asyncio.Future[Any]
     try:
         future = await producer.send_batch(part.builder, where[0], partition=where[1])
-    except KafkaError as error:  # for example a topic unknown to the producer: the topic's fault, not the commit's
+    except KafkaError as error:  # such as a topic unknown to the producer: the topic fails, not the commit
         future = asyncio.get_running_loop().create_future()
         future.set_exception(error)
     future.add_done_callback(notice_error)

@@ -1,8 +1,8 @@
 """The transaction protocol of Kafka 4 (KIP-890): each transaction has its own epoch.
 
-The records add their partitions to the transaction, and the end of it gives the epoch of the next one. So a cycle is
-one request to each leader and one to the coordinator, and a late request, whose caller gave up, is refused because of
-its epoch.
+Sending records adds their partitions to the transaction, and the answer to the end of a transaction contains the next
+epoch. So a cycle is one request to each leader and one to the coordinator. A late request whose caller gave up is
+refused because of its epoch.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from duemq.bus.kafka.requests.transaction_requests import EndTxnRequest, InitPro
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition
 
-_SOON_S = 0.002  # while the coordinator works on the previous transaction
+_SOON_S = 0.002  # before a retry, while the coordinator is working on the previous transaction
 _PAUSE_S = 0.04
 _MARKERS_S = 0.01  # brokers have nearly always written a transaction's markers within this time
 _NONE = Epoch(-1, -1)
 
 
 class ProducerV2:
-    """A `Producer` for brokers that `uses_transactions_v2`.
+    """A `Producer` for brokers with transactions of version 2 (see `uses_v2`).
 
-    Records for the coordinator's broker use the connection to the coordinator, so that both notice its death at once.
+    Records for the broker that is the coordinator use the connection to the coordinator, so that records and
+    coordinator requests notice its death at the same time.
     """
 
     def __init__(self, setup: ProducerSetup) -> None:
@@ -45,7 +46,7 @@ class ProducerV2:
         self.epoch = _NONE
         self._ended = time.monotonic()  # when the last transaction ended
         self.node = -1  # the coordinator
-        self._link: object | None = None  # the connection to it, since the transaction began
+        self._link: object | None = None  # the connection to the coordinator when the transaction began
         self._sends: BatchSends | None = None
         self.client: Any = new_sending_client(**setup.options.client())
         setup.wire.watch(self.client)
@@ -95,7 +96,7 @@ class ProducerV2:
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
         setup = self._setup
-        timeout_ms = setup.options.request_timeout_ms * 3 // 4  # the broker's, so that it answers before we give up
+        timeout_ms = setup.options.request_timeout_ms * 3 // 4  # the broker's time limit: it answers before we give up
         self._sends = sends = BatchSends(
             self.client, self.transactional_id, self.epoch, batches, timeout_ms, self._check
         )
@@ -112,14 +113,14 @@ class ProducerV2:
         await self._end(commits=True)
 
     async def abort(self) -> None:
-        """Does nothing while a broker has not answered: if it is the coordinator, the abort would wait for that
-        answer."""
+        """Abort, but do nothing while a broker has not answered: if this broker is the coordinator, the abort would
+        wait for its answer."""
         if self._sends is None or not self._sends.unanswered:
             await self._end(commits=False)
 
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
-        """Retried until the coordinator answers: after giving up, the next start would abort it, whatever was decided.
-        A late request does no harm, because an epoch ends only one transaction."""
+        """Retry until the coordinator answers: if this gave up, the next start would abort the transaction, whatever
+        was decided. A late request does no harm, because an epoch ends only one transaction."""
         epoch = self.epoch
         while True:
             try:
@@ -150,8 +151,8 @@ class ProducerV2:
             await asyncio.sleep(_PAUSE_S)
 
     async def _end(self, *, commits: bool) -> None:
-        """Uses each epoch once: with a used one, sequence numbers from 0 on would look like records that the broker
-        already has."""
+        """End the transaction. Each epoch is used only once: if it were used again, records with sequence numbers from
+        0 on would look like records that the broker already has."""
         self._check()
         used, self.epoch = self.epoch, _NONE
         request, was_busy = EndTxnRequest(self.transactional_id, *used, commits), False
@@ -161,7 +162,7 @@ class ProducerV2:
                 was_busy = True
                 await asyncio.sleep(_SOON_S)
                 self._check()
-            elif was_busy:  # perhaps with this request, and a newer producer has begun since
+            elif was_busy:  # perhaps this request ended it, and a newer producer has begun since
                 raise LogFailed(f"Kafka does not report how a transaction ended: {error!r}") from error
             else:
                 raise error
@@ -173,8 +174,8 @@ class ProducerV2:
     def _check(self) -> None:
         """Raises LogFailed if the coordinator was lost since the transaction began.
 
-        It may have lost the previous transaction's markers; then the open records of that one would become part of this
-        one.
+        The coordinator may have lost the previous transaction's markers. Then that transaction's open records would
+        become part of this transaction.
         """
         if self._link is None or self.coordinator() is not self._link:
             raise LogFailed(f"the coordinator of {self.transactional_id!r} was lost in a transaction")
@@ -188,5 +189,5 @@ class ProducerV2:
 
 
 def _is_busy(error: KafkaError) -> bool:
-    """Whether the coordinator still works on the previous transaction."""
+    """Whether the coordinator is still working on the previous transaction."""
     return isinstance(error, errors.ConcurrentTransactions)

@@ -1,6 +1,6 @@
 """The batches of one transaction in flight: one request at a time to each leader, with all its partitions.
 
-A batch keeps its sequence number however often it is sent, so a broker that already has it returns its offset.
+A batch keeps its sequence number however often it is sent, so a broker that already has the batch returns its offset.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from duemq.bus.kafka.requests.wire import group_by_topic
 from duemq.model.errors import LogFailed
 from duemq.model.messages.record import Partition
 
-_SOON_S = 0.002  # while the previous transaction's markers are being written; the broker has already waited for them
+_SOON_S = 0.002  # a pause while the previous transaction's markers are written; the broker has already waited for them
 _PAUSE_S = 0.04
 
 
 class Epoch(NamedTuple):
-    """The brokers' identity of a producer until its next transaction. Sequence numbers begin at 0 in each."""
+    """A producer's identity on the brokers, for one transaction. Sequence numbers begin at 0 in each epoch."""
 
     producer_id: int
     epoch: int
 
 
 def added_partitions(transactional_id: str, epoch: Epoch, partitions: Iterable[Partition]) -> AddPartitionsToTxnRequest:
-    """A request to the coordinator."""
+    """The coordinator request that adds these partitions to the transaction."""
     return AddPartitionsToTxnRequest(transactional_id, *epoch, group_by_topic((each, each[1]) for each in partitions))
 
 
 class BatchSends:
-    """`TransactionSends` of one transaction. `start` first, then wait until all have ended; `close` in any case.
+    """The `TransactionSends` of version 2. Call `start`, then wait until all sends have ended; call `close` in any
+    case.
 
-    `check` is called before each request, and raises LogFailed if no more may be sent.
+    `check` is called before each request, and raises LogFailed if no more requests may be sent.
     """
 
     def __init__(
@@ -58,21 +59,21 @@ class BatchSends:
     ) -> None:
         self._client, self._id, self._epoch, self._timeout_ms = client, transactional_id, epoch, timeout_ms
         self._check = check
-        self._left = {where: list(reversed(parts)) for where, parts in batches.items()}  # the next one is last
+        self._left = {where: list(reversed(parts)) for where, parts in batches.items()}  # the next batch is last
         self._sequences = dict.fromkeys(batches, 0)
         self._built: dict[Partition, bytes] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._refused_once = False
-        self.unanswered = 0  # requests without an answer, or with one that no longer matters
+        self.unanswered = 0  # requests without an answer, including cancelled ones
         self.positions: Positions = {where: [] for where in batches}
         self.failures: list[tuple[str, BaseException]] = []
 
     def start(self, coordinator: int, *, quiet: bool) -> None:
-        """`quiet`: the previous transaction has ended for all brokers.
+        """Start to send. `quiet`: on all brokers the previous transaction has ended, so it needs no more markers.
 
-        If two brokers add their partitions at once, the coordinator refuses one, and it refuses any while it writes
-        markers. A refused broker waits for 20 ms (add.partitions.to.txn.retry.backoff.ms). Adding them all in one
-        request takes one or two.
+        If two brokers add their partitions at the same time, the coordinator refuses one of them. While it writes
+        markers, it refuses all. A refused broker waits for 20 ms (add.partitions.to.txn.retry.backoff.ms). Adding all
+        partitions in one request first takes only 1 or 2 ms.
         """
         one = len({self._leader(where) for where in self._left}) == 1
         self._work(self._send(self._left) if quiet and one else self._add(coordinator))
@@ -81,7 +82,7 @@ class BatchSends:
         for worker in self._workers:
             worker.cancel()
 
-    # --- as `until_acknowledged` sees them --------------------------------------------------------------------------
+    # --- the interface for `until_acknowledged` ---------------------------------------------------------------------
 
     async def wait(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
@@ -113,10 +114,10 @@ class BatchSends:
         self._workers.add(worker)
 
     async def _add(self, coordinator: int) -> None:
-        """Add the partitions, and send to them.
+        """Add the partitions to the transaction, then send to them.
 
-        A partition without a leader is added by its records later: once it is in a transaction, no other can begin
-        before it has a leader.
+        A partition without a leader is not added here; its records add it later. Once it is in a transaction, no other
+        transaction can begin before the partition has a leader.
         """
         partitions = [where for where in self._left if self._leader(where) is not None]
         while not self.failures:
@@ -131,7 +132,7 @@ class BatchSends:
             kinds = {error for *_, error in refusals}
             if kinds == {errors.ConcurrentTransactions}:
                 await asyncio.sleep(_SOON_S)
-            elif errors.UnknownTopicOrPartitionError in kinds:  # gone, or so new that this broker does not know it
+            elif errors.UnknownTopicOrPartitionError in kinds:  # deleted, or still unknown to this broker
                 await asyncio.sleep(_PAUSE_S)
             else:
                 self.failures += [
@@ -153,7 +154,7 @@ class BatchSends:
         return answer
 
     async def _send(self, partitions: Iterable[Partition]) -> None:
-        """Send each leader its part: one here, the others in separate tasks."""
+        """Send each leader its part: one in this task, the others in separate tasks."""
         groups: defaultdict[int | None, list[Partition]] = defaultdict(list)
         for where in partitions:
             groups[self._leader(where)].append(where)
@@ -170,7 +171,7 @@ class BatchSends:
                 if self._client.cluster.partitions_for_topic(topic) is None:
                     try:
                         await know_topic(self._client, topic)
-                    except KafkaError as error:  # the topic's fault, not the commit's
+                    except KafkaError as error:  # a failure of the topic, not of the commit
                         self.failures.append((topic, error))
             if any(self._leader(where) is not None for where in partitions):
                 await self._send(partitions)
@@ -179,7 +180,7 @@ class BatchSends:
             await asyncio.sleep(_PAUSE_S)
 
     async def _send_to(self, node: int, partitions: list[Partition]) -> None:
-        """Send to a leader until it has all of these, or no longer leads one."""
+        """Send to a leader until it has all batches for these partitions, or no longer leads one of them."""
         while not self.failures:
             troubles = await self._produce(node, partitions)
             partitions = [where for where in partitions if self._left[where]]
@@ -198,7 +199,7 @@ class BatchSends:
                 return
 
     async def _produce(self, node: int, partitions: list[Partition]) -> set[type[KafkaError]]:
-        """Send the next batch of each of these. Returns the errors to retry."""
+        """Send the next batch of each of these partitions. Returns the errors that should be retried."""
         batches = ((where, (where[1], self._next(where))) for where in partitions)
         request = ProduceRequest(self._id, self._timeout_ms, group_by_topic(batches))
         try:
@@ -222,7 +223,7 @@ class BatchSends:
         return troubles
 
     def _next(self, where: Partition) -> bytes:
-        """The next batch of a partition in wire format."""
+        """A partition's next batch, in wire format."""
         built = self._built.get(where)
         if built is None:
             builder = self._left[where][-1].builder
