@@ -1,5 +1,5 @@
-"""The Python SDK: `Client` to send and read, `Admin` for operators; `AsyncClient` and `AsyncAdmin` for asyncio. See
-`docs/guides/sdk.md`."""
+"""The Python SDK: `Client` for senders and readers, `Admin` for operators; `AsyncClient` and `AsyncAdmin` for asyncio.
+See `docs/guides/sdk.md`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand: the command line never uses asyncio, and would pay for the import with every call.
+    # Imported on demand: the command line never uses asyncio, and the import would slow down each of its calls.
     if name in ("AsyncAdmin", "AsyncClient", "AsyncMessage"):
         from duemq.client.http.aio import admin
 

@@ -45,8 +45,8 @@ class ConsumerOptions:
     its key is suspended until then."""
     mode: Mode | str = Mode.CLUSTERING
     start: datetime | int | str = "last"
-    """Where a group without offsets starts: `first`, `last` (only messages from now on), or a time (an aware datetime,
-    or epoch ms)."""
+    """The starting point for a group without offsets: `first`, `last` (only messages from now on), or a time (an aware
+    datetime, or epoch ms)."""
     retry: Policy = field(default_factory=Levels)
     tell_errors: str = "text"
     """How much of a handler's error goes into the headers of a retried message and into the log: its `text`, or only
