@@ -61,7 +61,7 @@ quick: install-dev ## what to run while writing: ruff, import-linter and the qui
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
-	@$(PYTEST) -m "not heavy and not servers and not slow" -n 2 --ignore tests/unit/bench tests/unit $(ARGS)
+	@$(PYTEST) -m "not heavy and not servers and not slow" -n 2 --hypothesis-profile quick --ignore tests/unit/bench tests/unit $(ARGS)
 
 check: install-dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -287,6 +287,20 @@ def consume(
     return [consume_step(count, rounds)]
 
 
+@command("receive")
+def receive(
+    count: Annotated[int, typer.Option(min=100, help="Messages in the topic.")] = 100_000,
+    workers: Annotated[int, typer.Option(min=1, help="Workers of the group.")] = 8,
+    at_a_time: Annotated[
+        list[int] | None, typer.Option(min=1, max=1_000, help="Messages of one receive; may be repeated.")
+    ] = None,
+) -> "list[BenchStep]":
+    """Workers of a group that receive and acknowledge over HTTP, 10 and 100 messages at a time."""
+    from duemq.bench.plans.bench_steps import receive_step
+
+    return [receive_step(count, workers, tuple(at_a_time or (100, 10)))]
+
+
 def _brokers(on: str, why: str) -> int:
     """The number of brokers. Raises BadParameter, with `why`, if `on` starts none."""
     from duemq.bench.system.system import LAYOUTS

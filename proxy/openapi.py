@@ -33,7 +33,8 @@ _PATH_PARAMETERS = {
     "topic": TOPIC_FORM,
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, from the cluster's list.",
-    "name": "A destination's name.",
+    "name": "A destination's name; TOPIC.GROUP for a group.",
+    "group": "1 to 64 characters of A-Z a-z 0-9 _ -",
     "place": "Partition and offset of a record, as PARTITION:OFFSET.",
 }
 _MESSAGE_ID = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,128}$"
@@ -48,7 +49,8 @@ _PATTERNS = {
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
     "id": "^[A-Za-z0-9._:-]{1,128}$",
     "node": "^[A-Za-z0-9._-]{1,128}$",
-    "name": "^[A-Za-z0-9_-]{1,64}$",
+    "name": "^[A-Za-z0-9._-]{1,188}$",
+    "group": "^[A-Za-z0-9_-]{1,64}$",
     "place": "^[0-9]{1,5}:[0-9]{1,15}$",
 }
 _EVERYWHERE = ("unauthorised", "foreign_host", "rate_limited", "internal")

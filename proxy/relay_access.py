@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import Rejected
+
+if TYPE_CHECKING:  # a server without groups does not need it
+    from duemq.client.consumer.message import Message
 
 
 class SystemReply(NamedTuple):
@@ -28,6 +31,31 @@ Ended = Callable[[str, Collection[str]], Awaitable[None]]
 `conflict` if one keeps running."""
 
 
+class GroupMessage(Protocol):
+    """A leased message. `until`: the end of the lease, epoch ms."""
+
+    @property
+    def receipt(self) -> str: ...
+    @property
+    def message(self) -> Message: ...
+    @property
+    def until(self) -> int: ...
+
+
+class GroupLeases(Protocol):
+    """The messages of a group: see `LeasePool` of `relay/groups/lease_pool.py`."""
+
+    async def receive(self, most: int, visibility: int, wait_s: float) -> Sequence[GroupMessage]: ...
+    def give_back(self, receipts: Iterable[str]) -> None: ...
+    async def ack(self, receipts: Sequence[str]) -> list[bool]: ...
+    async def nack(self, receipts: Sequence[str], delay_ms: int | None, reason: str, *, dead: bool) -> list[bool]: ...
+    def extend(self, receipts: Sequence[str], visibility: int) -> list[bool]: ...
+
+
+LeasesOf = Callable[[str], Awaitable[GroupLeases]]
+"""The leases of a group, by the name of its destination, once a relay in this process is at work for it."""
+
+
 async def _no_test(destination: Destination, credentials: Credentials) -> SystemReply:
     raise Rejected("not_supported", "this server sends no test messages")
 
@@ -40,3 +68,5 @@ class RelayAccess(NamedTuple):
     test: Test = _no_test
     figures: FiguresOf = lambda name: None
     ended: Ended = none_at_work
+    leases: LeasesOf | None = None
+    """None: no relay in this process leases messages."""

@@ -14,6 +14,7 @@ from duemq.proxy.api import server_info as service
 from duemq.proxy.api.admin.endpoints import ADMIN_ENDPOINTS
 from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec, Service
 from duemq.proxy.destinations.endpoints import DESTINATION_ENDPOINTS
+from duemq.proxy.groups.endpoints import GROUP_ENDPOINTS
 from duemq.proxy.openapi import describe
 from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, ORDERS, STATUSES
 from duemq.web import status
@@ -386,6 +387,7 @@ ENDPOINTS = (
     ),
     *ADMIN_ENDPOINTS,
     *DESTINATION_ENDPOINTS,
+    *GROUP_ENDPOINTS,
     Endpoint(
         "GET", "/", service.root, "Where the console and this document are", "service",
         {

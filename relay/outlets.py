@@ -34,6 +34,8 @@ def open_outlet(destination: Destination, credentials: Credentials, policy: Rela
     """Create an outlet, which is not connected yet. All outlet classes take these three arguments. Raises
     OutletMissing."""
     options = destination.options
+    if destination.system is System.PULL:
+        raise OutletMissing("workers pull the messages of a group: nothing is sent to it")
     is_stream = isinstance(options, RabbitMqOptions) and options.stream
     module, name = _STREAM if is_stream else _MODULES[destination.system]
     try:

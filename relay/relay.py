@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from duemq.background.loop import Loop
@@ -14,17 +14,21 @@ from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.cluster.relays.figures import RelayFigures
 from duemq.cluster.topics.internal_topics import BUFFER
-from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.destinations.destination import Credentials, Destination, System
 from duemq.model.errors import DuemqError, Rejected
 from duemq.model.topics.topic_names import TopicNames
 from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable, policy_of
 from duemq.relay.figures import DestinationFigures
+from duemq.relay.groups.group_consumer import group_consumer
+from duemq.relay.groups.lease_pool import LeasePool
+from duemq.relay.settings import RelaySettings
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that failed is restarted
 _IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # limits; ordered: some of each failing key
+_GROUP_COMMIT_PAUSE_S = 0.002  # acks wait for it
 _COMMIT_PAUSE_S = 0.02  # storing a cursor costs an fsync that delays deliveries; without it messages come again
 _STOP_S = 10.0
 _LOOK_S = 60.0
@@ -57,6 +61,7 @@ class _Work:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     delivery: Delivery | None = None
+    pool: LeasePool | None = None
     consumer: Consumer | None = None
 
     def reads(self, name: str, topics: Collection[str]) -> bool:
@@ -83,14 +88,16 @@ class Relay:
         kafka: Mapping[str, Any] | None = None,
         name: str = "",
         names: TopicNames = TopicNames(),  # noqa: B008  # a value
+        settings: RelaySettings = RelaySettings(),  # noqa: B008  # a value
     ) -> None:
         """`names`: names of the groups on the brokers, if they are on Kafka."""
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
         self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
-        self._names = names.on_brokers
+        self._names, self._settings = names.on_brokers, settings
         self._working: dict[str, _Work] = {}
         self._ending: list[_Work] = []
         self._figures: dict[str, DestinationFigures] = {}
+        self._began = asyncio.Event()
         self._loop = Loop("relay", self._follow)
         on_change(self._loop.wake)
 
@@ -122,14 +129,23 @@ class Relay:
         work = self._working.get(name)
         return None if work is None else self._measure(work)
 
+    async def pool_of(self, name: str) -> LeasePool:
+        """The pool of a group, once it is at work here."""
+        while (work := self._working.get(name)) is None or work.pool is None:
+            await self._began.wait()
+        return work.pool
+
     def _measure(self, work: _Work) -> RelayFigures:
-        figures, consumer = work.figures, work.consumer
+        figures, consumer, pool = work.figures, work.consumer, work.pool
         throttle = None if work.delivery is None else work.delivery.throttle
+        in_flight, limit = (throttle.in_flight, int(throttle.limit)) if throttle else (0, 0)
+        if pool is not None:
+            in_flight, limit = pool.leased, pool.most
         return RelayFigures(
             relays=(self._name,),
             lag=consumer.lag if consumer else None,
-            in_flight=throttle.in_flight if throttle else 0,
-            limit=int(throttle.limit) if throttle else 0,
+            in_flight=in_flight,
+            limit=limit,
             in_hand=consumer.in_hand if consumer else 0,
             dead=_dead(consumer) if consumer else 0,
             results={result.value: figures.results[result] for result in Result},
@@ -237,32 +253,66 @@ class Relay:
 
     async def _work(self, work: _Work, loop: Loop) -> None:
         destination, credentials = work.declared
+        if destination.system is System.PULL:
+            await self._lease(work, loop)
+            return
         outlet = self._open_outlet(destination, credentials)
-        well = asyncio.get_running_loop().call_later(_LONGEST_S, loop.record_success)
         try:
             work.delivery = Delivery(destination, outlet, work.figures, self._clock, self._disable)
-            options = self._options(destination, outlet)
+            concurrency = destination.concurrency or outlet.concurrency
+            most = max(_IN_HAND_ORDERED if destination.ordered else _IN_HAND, 2 * concurrency)
+            options = self._options(destination, concurrency, most)
             watcher = outlet if isinstance(outlet, Watcher) else None
             group = self._names(destination.group)
-            work.consumer = Consumer(group, options=options, log=self._make_log(group, options), watcher=watcher)
-            for topic in (*destination.topics, self._names(destination.own_topic)):
-                work.consumer.add(topic, work.delivery.handle, queued=work.delivery.queued)
-            log.info("destination %s starts", destination.name, extra={"action": "destination"})
-            await _run(work.consumer, work.stop)
+            consumer = Consumer(group, options=options, log=self._make_log(group, options), watcher=watcher)
+            for topic in self._topics(destination):
+                consumer.add(topic, work.delivery.handle, queued=work.delivery.queued)
+            await self._consume(work, consumer, loop)
         finally:
-            well.cancel()
-            work.delivery = work.consumer = None
+            work.delivery = None
             await outlet.close()
 
-    def _options(self, destination: Destination, outlet: Outlet) -> ConsumerOptions:
-        concurrency = destination.concurrency or outlet.concurrency
+    async def _lease(self, work: _Work, loop: Loop) -> None:
+        """Work for a group: its messages wait for callers."""
+        destination = work.declared[0]
+        options = replace(
+            self._options(destination, 1, destination.concurrency or self._settings.group_messages),
+            max_in_hand_bytes=self._settings.group_bytes,
+            commit_pause_s=_GROUP_COMMIT_PAUSE_S,
+        )
+        group, topics = self._names(destination.group), self._topics(destination)
+        log_of_group = self._make_log(group, options)
+        consumer, work.pool = group_consumer(group, topics, options, log_of_group, work.figures, self._clock)
+        self._began.set()
+        self._began = asyncio.Event()
+        try:
+            await self._consume(work, consumer, loop)
+        finally:
+            work.pool = None
+
+    async def _consume(self, work: _Work, consumer: Consumer, loop: Loop) -> None:
+        well = asyncio.get_running_loop().call_later(_LONGEST_S, loop.record_success)
+        name = work.declared[0].name
+        work.consumer = consumer
+        try:
+            log.info("destination %s starts", name, extra={"action": "destination"})
+            await _run(consumer, work.stop)
+        finally:
+            well.cancel()
+            work.consumer = None
+
+    def _topics(self, destination: Destination) -> tuple[str, ...]:
+        return (*destination.topics, self._names(destination.own_topic))
+
+    def _options(self, destination: Destination, concurrency: int, most: int) -> ConsumerOptions:
+        """`most`: messages in hand."""
         return ConsumerOptions(
             concurrency=concurrency,
             ordered=destination.ordered,
             start="first",
             retry=policy_of(destination.retry),
             timeout_s=destination.timeout / 1000 + _TIMEOUT_MARGIN_S,
-            max_in_hand=max(_IN_HAND_ORDERED if destination.ordered else _IN_HAND, 2 * concurrency),
+            max_in_hand=most,
             max_in_hand_bytes=_IN_HAND_BYTES,
             commit_pause_s=_COMMIT_PAUSE_S,
             stop_s=_STOP_S,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
-from duemq.model.settings import Networks, SettingsSection, Switch, host_and_port, networks_of
+from duemq.model.settings import MIB, Networks, SettingsSection, Size, Switch, host_and_port, networks_of
 
 
 class RelaySettings(SettingsSection):
     """`enabled`: whether `duemq serve` relays. `listen`: metrics and probes of `duemq relay`. `private_networks`:
-    networks that destinations may be in although they are private, link-local or loopback."""
+    networks that destinations may be in although they are private, link-local or loopback. `group_messages`,
+    `group_bytes`: of a group in memory, leased or waiting."""
 
     enabled: Switch = True
     listen: str = "127.0.0.1:8789"
     private_networks: Networks = ()
+    group_messages: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    group_bytes: Annotated[Size, Field(ge=MIB)] = 16 * MIB
 
     @field_validator("listen")
     @classmethod

@@ -28,6 +28,7 @@ pytest_plugins = [
 
 # No example is timed: the machines that run the tests are shared, and a slow one is not a defect.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("untimed"), max_examples=20)  # of `make quick`
 settings.load_profile("untimed")
 
 _SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")

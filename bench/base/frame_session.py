@@ -25,6 +25,10 @@ class FramedAnswer:
         self.status = head.status
         self._head, self._pending = head, pending
 
+    def raise_for_status(self) -> None:
+        if self.status >= 400:
+            raise OSError(f"the server answered {self.status}")
+
     async def read(self) -> bytes:
         return b"".join([part async for part in self.parts()])
 
@@ -56,7 +60,9 @@ class FrameSession:
     ) -> AbstractAsyncContextManager[FramedAnswer]:
         return self._request("GET", f"{path}?{urlencode(params)}" if params else path, headers)
 
-    def post(self, path: str, *, data: bytes, headers: Mapping[str, str]) -> AbstractAsyncContextManager[FramedAnswer]:
+    def post(
+        self, path: str, *, data: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[FramedAnswer]:
         return self._request("POST", path, headers, data)
 
     def delete(self, path: str) -> AbstractAsyncContextManager[FramedAnswer]:

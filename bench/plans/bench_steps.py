@@ -27,6 +27,7 @@ from duemq.bench.scenarios.consume import consume
 from duemq.bench.scenarios.drain import drain
 from duemq.bench.scenarios.hand_overs import hand_overs
 from duemq.bench.scenarios.hot_second import hot_second
+from duemq.bench.scenarios.receive import receive
 from duemq.bench.scenarios.start import start
 from duemq.bench.scenarios.steady import steady
 
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "cancel": cancel,
     "cancel-callers": cancel_callers,
     "consume": consume,
+    "receive": receive,
     "bad-topics": bad_topics,
     "hand-overs": hand_overs,
     "relay": relay,
@@ -150,6 +152,14 @@ def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: M
     return BenchStep("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
 
 
+def receive_step(count: int, workers: int, at_a_time: tuple[int, ...]) -> BenchStep:
+    """Workers that share a topic over HTTP."""
+    title = f"receive: {count:,} by {workers} workers, {', '.join(map(str, at_a_time))} at a time"
+    parameters = {"count": count, "workers": workers, "at_a_time": at_a_time}
+    targets = {"rate_100": Target(10_000, at_least=True)}
+    return BenchStep("receive", title, parameters, targets)
+
+
 def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, ...], seconds: int) -> BenchStep:
     """Messages sent to one destination; `destination` is its URL."""
     targets = {f"{rate}_p99": Target(_RELAY_P99_MS[rate]) for rate in rates if rate in _RELAY_P99_MS}
@@ -186,6 +196,7 @@ def everything(quick: bool) -> list[BenchStep]:
         cancel_step(200_000 // part, {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)}),
         callers_step(5_000 // part, _CALLERS, False, cancels),
         callers_step(5_000 // part, _CALLERS, True, cancels),
+        receive_step(100_000 // part, 8, (100, 10)),
         relay_step("http", None, 30_000 // part, (1_000, 2_000), 10),
         beside_bad_step(100, 500, 10),
         BenchStep(

@@ -46,7 +46,9 @@ def hand_overs(harness: Harness, *, count: int, times: int, rate: float, cancels
     harness.sleep_while(lambda: site.sealed() < 3 * count, _SEALED_WITHIN_S, "sealing")
     pauses: list[tuple[float, float]] = []
     before, wrong = _beside(harness, site, "before", rate, first, cancels_per_s, [], pauses)
+    harness.wait_until_quiet()  # cancelled messages are dropped from the file of their window afterwards
     control, wrong_control = _beside(harness, site, "control", rate, second, cancels_per_s, [], pauses)
+    harness.wait_until_quiet()
     turns = [_BEGUN, *((turn + 1) / (times + 1) for turn in range(times))]
     after, wrong_after = _beside(harness, site, "after", rate, third, cancels_per_s, turns, pauses)
     due = after.at_ms - after.lateness_ms

@@ -22,7 +22,7 @@ from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.shard_router import router_of
 from duemq.proxy.jobs.runner import JobRunner
-from duemq.proxy.relay_access import Ended, FiguresOf, RelayAccess, none_at_work
+from duemq.proxy.relay_access import Ended, FiguresOf, LeasesOf, RelayAccess, none_at_work
 from duemq.proxy.request.ingress import Ingress
 from duemq.web.status import ReadinessCollector
 
@@ -53,11 +53,12 @@ def http_api(
     tracing: Tracing | None = None,
     figures: FiguresOf = lambda name: None,
     ended: Ended = none_at_work,
+    leases: LeasesOf | None = None,
 ) -> HttpApi:
     """The HTTP API in front of a backend, and its background work.
 
     `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`: of the relays. `ended`: of the
-    relay in this process. Logs whether API keys are required.
+    relay in this process, and `leases` of its groups. Logs whether API keys are required.
     """
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
@@ -81,7 +82,8 @@ def http_api(
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     app = create_app(
         gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
-        settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures, ended),
+        settings.console,
+        RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures, ended, leases),
     )  # fmt: skip
     app.admission.on_stranger_refused = Counter(
         "duemq_strangers_refused",

@@ -81,6 +81,7 @@ async def serve(
         api = http_api(
             settings, backend, metrics, stop, admin, tracing, lambda name: figures(name),
             lambda name, topics: relay.ended(name, topics),
+            (lambda name: relay.leases(name)) if own_log and settings.relay.enabled else None,
         )  # fmt: skip
         schedule = api.gateway.send if own_log else None
         log = _log_path(folder.info.path) if own_log else None

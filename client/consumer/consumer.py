@@ -34,6 +34,7 @@ from duemq.client.consumer.retry.headers import error_text, header_bytes
 from duemq.client.consumer.retry.policy import Pause, Wait
 from duemq.client.consumer.signals import stopped_by_signals
 from duemq.client.consumer.work.offset_tracker import OffsetTracker
+from duemq.client.consumer.work.pool import MakePool, Pool
 from duemq.client.consumer.work.room import Room
 from duemq.client.consumer.work.routes import FORMER, Routes
 from duemq.client.consumer.work.tags import ALL, TagFilter
@@ -80,9 +81,10 @@ class Consumer:
         *,
         log: ConsumerLog | None = None,
         watcher: Watcher | None = None,
+        pool: MakePool | None = None,
     ) -> None:
         """`bootstrap`: addresses of Kafka brokers. `log`: the log to use instead of Kafka. `watcher`: is notified of
-        each message. Raises Rejected `bad_group`."""
+        each message. `pool`: creates what runs the handlers, instead of the workers. Raises Rejected `bad_group`."""
         self.group, self.options = checked_group(group), options or ConsumerOptions()
         self._counts: Counter[tuple[str, str]] = Counter()
         self.mismatches: tuple[Mismatch, ...] = ()
@@ -97,7 +99,8 @@ class Consumer:
         self._retry = retry_topic(group)
         self.routes = Routes()
         self._trackers: dict[Partition, OffsetTracker] = {}
-        self._pool = WorkerPool(self, self.options.concurrency, self.options.keys_at_once)
+        concurrency, per_key = self.options.concurrency, self.options.keys_at_once
+        self._pool: Pool = WorkerPool(self, concurrency, per_key) if pool is None else pool(self)
         self._in_place = self.options.ordered or self.options.broadcasting
         self._room = Room(self.options, self._in_place)
         self._moved, self._started = asyncio.Event(), asyncio.Event()
@@ -483,6 +486,10 @@ class Consumer:
         log.info("consumer of group %s resumes after a pause", self.group, extra={"action": "resume"})
         self._room.open()
 
+    def pull_again(self) -> None:
+        """See `Owner`."""
+        self._room.open()
+
     def released(self, work: Work) -> None:
         """See `Owner`."""
         self._room.remove(work.size)
@@ -546,6 +553,7 @@ class Consumer:
                     tracker.unsaved -= done
                     if tracker.unsaved and self._saves_soon:  # messages were done during the save
                         self._moved.set()
+                self._pool.saved()
                 self._room.open()
 
 

@@ -158,12 +158,23 @@ class UnknownImport(NotFound): ...
 class UnknownDestination(NotFound): ...
 
 
+class UnknownGroup(NotFound): ...
+
+
 class DestinationExists(RejectedError):
     """A destination with this name exists. Pass `replace=True` to replace it."""
 
 
 class TooManyDestinations(RejectedError):
     """The limit on the number of destinations is reached."""
+
+
+class TooManyGroups(RejectedError):
+    """The server has as many groups as it can."""
+
+
+class TooManyLeases(RejectedError):
+    """Workers hold as many messages of the group as it gives out: acknowledge some."""
 
 
 class Conflict(RejectedError):
@@ -210,6 +221,10 @@ class NotIndexed(RejectedError):
 
 class TooLate(RejectedError):
     """The message has already ended."""
+
+
+class LeaseEnded(TooLate):
+    """The message of this receipt may already be with another worker."""
 
 
 class AlreadyDelivered(TooLate):
@@ -389,6 +404,10 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_destination": UnknownDestination,
     "destination_exists": DestinationExists,
     "too_many_destinations": TooManyDestinations,
+    "unknown_group": UnknownGroup,
+    "too_many_groups": TooManyGroups,
+    "too_many_leases": TooManyLeases,
+    "lease_ended": LeaseEnded,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,
     "not_indexed": NotIndexed,

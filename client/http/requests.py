@@ -39,7 +39,7 @@ class Absent(Enum):
 
 ABSENT: Final = Absent.ABSENT
 """A time that is not given, as if left out."""
-_DELAYS: Final = frozenset(("deliver_after", "expires_after", "overlap", "shift"))
+_DELAYS: Final = frozenset(("deliver_after", "expires_after", "overlap", "shift", "delay", "visibility"))
 _RANGE: Final = ("due_from", "due_to")
 _INSTANTS: Final = ("deliver_at", "expires_at", *_RANGE)
 _TIMES: Final = ("deliver_at", "deliver_after", "delay_level", "zone", "expires_at", "expires_after")

@@ -239,6 +239,45 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message that is leased to this worker until `lease_ends_at_ms`. `attempt`: the number of this delivery, 1 for
+    the first. `payload` is empty if it is null (then `is_null`). `headers`, `header_list`: as of a `Record`."""
+
+    receipt: str
+    id: str
+    topic: str
+    attempt: int
+    lease_ends_at_ms: int
+    key: str | None
+    payload: bytes
+    headers: Mapping[str, str | None]
+    due_at_ms: int | None = None
+    is_null: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        return cls(
+            receipt=body["receipt"],
+            id=body["id"],
+            topic=body["topic"],
+            attempt=body["attempt"],
+            lease_ends_at_ms=body["lease_ends_at_ms"],
+            key=body.get("key"),
+            payload=_payload(body) or b"",
+            headers=body["headers"],
+            due_at_ms=body.get("due_at_ms"),
+            is_null=_is_null(body),
+            raw=body,
+        )
+
+    @property
+    def header_list(self) -> HeaderList:
+        """All headers in order, with their bytes; None is null."""
+        return read_header_list(self.raw)
+
+
+@dataclass(frozen=True, slots=True)
 class RecordPage:
     """Records of a topic, and the cursor to continue from."""
 

@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import ItemReader, Value
-from duemq.model.destinations.destination import Credentials, Destination, read_credentials, read_destination
+from duemq.model.destinations.destination import (
+    Credentials,
+    Destination,
+    System,
+    read_credentials,
+    read_destination,
+)
+from duemq.model.destinations.pull import MAX_GROUPS, MAX_GROUPS_OF_TOPIC
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 
@@ -102,7 +109,8 @@ class DestinationRegistry:
         """Declare a destination. `fields`: those of `Destination`. With `replace`, it may replace one of the same name,
         which keeps its credentials unless new ones are given, and stays paused.
 
-        Raises Rejected `bad_field`, `unknown_field`, `destination_exists` or `too_many_destinations`.
+        Raises Rejected `bad_field`, `unknown_field`, `destination_exists`, `too_many_destinations` or
+        `too_many_groups`.
         """
         destination = read_destination(fields)
         secrets = None if credentials is None else read_credentials(credentials)
@@ -117,14 +125,28 @@ class DestinationRegistry:
                 destination = destination.model_copy(update={"paused": before.paused})
             await self._change(before, destination, secrets, by, begin)
             return destination
-        if sum(1 for _ in self.admin.state.of_kind(_KIND)) >= MAX_DESTINATIONS:
-            raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, which is the limit")
+        self._check_number(destination)
         await begin(destination, (destination.own_topic, destination.retry_topic, *destination.topics))
         destination = destination.model_copy(update={"start_id": _start_id(self.admin.clock())})
         # Always, so that of two concurrent declarations of a name, one fails before it has done anything.
         await self._put_credentials(destination, secrets or Credentials(), by, secret_version)
         await self._put(destination, by, version)
         return destination
+
+    def _check_number(self, destination: Destination) -> None:
+        """Raises Rejected if there are as many destinations or groups as can be."""
+        is_group = destination.system is System.PULL
+        names = [name for name, _ in self.admin.state.of_kind(_KIND) if ("." in name) is is_group]
+        if not is_group:
+            if len(names) >= MAX_DESTINATIONS:
+                detail = f"there are {MAX_DESTINATIONS} destinations, which is the limit"
+                raise Rejected("too_many_destinations", detail)
+            return
+        (topic,) = destination.topics
+        of_topic = sum(name.rpartition(".")[0] == topic for name in names)
+        if of_topic >= MAX_GROUPS_OF_TOPIC or len(names) >= MAX_GROUPS:
+            detail = f"there are {of_topic} groups of topic {topic}, {len(names)} in all"
+            raise Rejected("too_many_groups", f"{detail}; the limits are {MAX_GROUPS_OF_TOPIC} and {MAX_GROUPS}")
 
     async def update(
         self,
@@ -144,7 +166,7 @@ class DestinationRegistry:
         if unknown := sorted(changes.keys() - set(FIELDS)):
             raise Rejected("unknown_field", f"{shown(unknown[0])} cannot be changed here", unknown[0])
         fields = before.value() | dict(changes)
-        after = read_destination({"name": name, "url": fields["url"]})
+        after = read_destination({"name": name, "url": fields["url"], "topics": fields["topics"]})
         if after.system is not before.system and "options" not in changes:
             del fields["options"]  # of another system
         after = read_destination(fields)

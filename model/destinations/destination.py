@@ -27,6 +27,7 @@ from duemq.model.destinations.body import check_body
 from duemq.model.destinations.http import HttpOptions, check_names
 from duemq.model.destinations.http_headers import legal_value
 from duemq.model.destinations.nats import NatsOptions, read_user_key
+from duemq.model.destinations.pull import PULL, PullOptions, split_name
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.destinations.redis import RedisOptions
 from duemq.model.destinations.rejection import UrlError, rejection
@@ -54,18 +55,21 @@ class System(StrEnum):
     NATS = "nats"
     REDIS = "redis"
     ROCKETMQ = "rocketmq"
+    PULL = "pull"
+    """No other system: workers receive the messages over HTTP (ADR 91)."""
 
 
 _SYSTEMS: Final[Mapping[str, System]] = {
     "http": System.HTTP, "https": System.HTTP, "amqp": System.RABBITMQ, "amqps": System.RABBITMQ,
     "nats": System.NATS, "tls": System.NATS, "redis": System.REDIS, "rediss": System.REDIS,
     "rocketmq": System.ROCKETMQ, "rocketmqs": System.ROCKETMQ,
+    "pull": System.PULL,
 }  # fmt: skip
 _OPTIONS: Final[Mapping[System, type[BaseModel]]] = {
     System.HTTP: HttpOptions, System.RABBITMQ: RabbitMqOptions, System.NATS: NatsOptions, System.REDIS: RedisOptions,
-    System.ROCKETMQ: RocketMqOptions,
+    System.ROCKETMQ: RocketMqOptions, System.PULL: PullOptions,
 }  # fmt: skip
-Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqOptions
+Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqOptions | PullOptions
 
 
 _Number = Annotated[int, Field(strict=True)]
@@ -112,6 +116,11 @@ class RetryRule(_Declared):
             raise ValueError('kind delays needs delays, such as ["1s", "1m"]')
         return self
 
+    @property
+    def attempts(self) -> int:
+        """Deliveries of a message, before it becomes a dead letter."""
+        return 1 + (len(self.delays) if self.kind == "delays" else self.retries)
+
     @model_serializer(mode="wrap")
     def _only_of_kind(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in dump(self).items() if name in _OF_KIND[self.kind]}
@@ -143,20 +152,25 @@ class Destination(_Declared):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
+        if "." in name:
+            split_name(name)
+        elif not _NAME.fullmatch(name):
             raise ValueError("a name has 1 to 64 characters of A-Z a-z 0-9 _ -")
         return name
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
+        if url == PULL:
+            return url
         try:
             parts = urlsplit(url)
             _ = parts.port
         except ValueError as error:
             raise ValueError(f"it is no URL: {error}") from error
         if parts.scheme not in _SYSTEMS:
-            raise ValueError(f"its scheme is one of {', '.join(_SYSTEMS)}, such as https://example.com/hooks")
+            schemes = ", ".join(scheme for scheme in _SYSTEMS if scheme != System.PULL)
+            raise ValueError(f"its scheme is one of {schemes}, such as https://example.com/hooks")
         if len(url) > 2_000 or not url.isascii() or any(character <= " " for character in url) or "\\" in url:
             raise ValueError("it has up to 2,000 ASCII characters, without spaces and backslashes")
         if not parts.hostname:
@@ -186,6 +200,15 @@ class Destination(_Declared):
         if system is None or not isinstance(options, dict):
             return fields
         return fields | {"options": _OPTIONS[system].model_validate(options)}
+
+    @model_validator(mode="after")
+    def _check_group(self) -> Self:
+        is_group = self.system is System.PULL
+        if is_group != ("." in self.name):
+            raise UrlError(f"a group is named TOPIC.GROUP and has the URL {PULL}; no other name has a dot")
+        if is_group and (self.topics != (split_name(self.name)[0],) or self.rate or self.ordered):
+            raise UrlError("a group TOPIC.GROUP has one topic, TOPIC, no rate and no order")
+        return self
 
     @model_validator(mode="after")
     def _check_url_of_system(self) -> Self:

@@ -156,9 +156,9 @@ register_url_convertor("plain", _WithoutColon())
 
 
 def route_path(path: str) -> str:
-    """The path of an endpoint for starlette. A `{name}` has no colon: the part after a colon is a call with separate
-    methods."""
-    return path.replace("{name}", "{name:plain}")
+    """The path of an endpoint for starlette. A `{name}` or `{group}` has no colon: the part after a colon is a call
+    with separate methods."""
+    return path.replace("{name}", "{name:plain}").replace("{group}", "{group:plain}")
 
 
 class _Route:

@@ -77,7 +77,7 @@ class Message(Closed):
 
     topic: TopicName = ""
     destination: str = Field(
-        default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The name of a declared destination.",
+        default="", pattern=r"^[A-Za-z0-9._-]{1,188}$", description="The name of a declared destination.",
         examples=["billing"],
     )  # fmt: skip
     payload: str | None = Field(

@@ -48,7 +48,7 @@ async def list_topics(service: Service, request: Request) -> Response:
 
 
 async def get_topic(service: Service, request: Request) -> Response:
-    topic, gateway = _topic_of(request), service.gateway
+    topic, gateway = topic_of(request), service.gateway
     info, counted = await asyncio.gather(gateway.bus.topic(topic), gateway.pending(topic))
     if info is None and counted is not None and counted.pending:
         info = TopicInfo(topic, 0, (), ())  # the first delivery creates it
@@ -64,7 +64,7 @@ async def get_topic(service: Service, request: Request) -> Response:
 
 
 async def get_records(service: Service, request: Request) -> Response:
-    topic, bus = _topic_of(request), service.gateway.bus
+    topic, bus = topic_of(request), service.gateway.bus
     query = read_query(request, _PARAMETERS)
     most = read_number(query, "max", DEFAULT_RECORDS, MAX_RECORDS)
     wait_ms = read_wait(query, service.max_wait_ms)
@@ -82,14 +82,14 @@ async def get_records(service: Service, request: Request) -> Response:
 
 
 async def get_consumer_cursor(service: Service, request: Request) -> Response:
-    topic = _topic_of(request)
+    topic = topic_of(request)
     consumer = _cursor_of(request.path_params["consumer"], "bad_field")
     place = await service.gateway.bus.get_consumer_cursor(topic, consumer)
     return Response(status_code=204) if place is None else JsonResponse({"cursor": cursor_in(place)})
 
 
 async def put_consumer_cursor(service: Service, request: Request) -> Response:
-    topic = _topic_of(request)
+    topic = topic_of(request)
     consumer = _cursor_of(request.path_params["consumer"], "bad_field")
     body = await read_json(request, SMALL_BODY_BYTES)
     check_fields(body, ("cursor",))
@@ -120,7 +120,7 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
 
 
 async def delete_consumer_cursor(service: Service, request: Request) -> Response:
-    topic, bus = _topic_of(request), service.gateway.bus
+    topic, bus = topic_of(request), service.gateway.bus
     consumer = _cursor_of(request.path_params["consumer"], "bad_field")
     if await bus.get_consumer_cursor(topic, consumer) is None:
         request.scope[UNCHANGED] = True
@@ -172,7 +172,8 @@ async def _wait(service: Service, request: Request, topic: str, reader: TopicRea
         subscription.close()
 
 
-def _topic_of(request: Request) -> str:
+def topic_of(request: Request) -> str:
+    """The topic in the path. Raises Rejected `bad_topic` or `forbidden`."""
     topic = check_topic(request.path_params["topic"])
     if is_internal(topic):
         raise Rejected("forbidden", f"{topic} is duemq's own log; it is not for consumers", "topic")

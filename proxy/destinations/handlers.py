@@ -12,6 +12,7 @@ from starlette.responses import Response
 from duemq.cluster.admin.destination_registry import FIELDS, DestinationRegistry
 from duemq.model.callers.access import Grant, Scope
 from duemq.model.destinations.destination import Destination
+from duemq.model.destinations.pull import PULL
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, UNCHANGED, caller_name
@@ -28,7 +29,7 @@ _CHANGES: Final = (*FIELDS, *_BESIDE)
 
 async def list_destinations(service: Service, request: Request) -> Response:
     grant: Grant = request.scope[GRANT]
-    registry = _registry(service)
+    registry = registry_of(service)
     listed = [_json(service, request, each) for each in registry.listed() if is_covered(grant, each)]
     return JsonResponse({"destinations": listed})
 
@@ -40,8 +41,10 @@ async def post_destination(service: Service, request: Request) -> Response:
     if type(replace) is not bool:
         raise Rejected("bad_field", f"replace is true or false, not {shown(replace)}", "replace")
     fields = {name: value for name, value in body.items() if name not in (*_BESIDE, "replace")}
+    if fields.get("url") == PULL and service.relay.leases is None:
+        raise Rejected("not_supported", "no relay of this server leases messages: here a group would have no reader")
     begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")), service.relay.ended)
-    destination = await _registry(service).declare(
+    destination = await registry_of(service).declare(
         fields, _credentials_in(body), caller_name(request), replace=replace, begin=begin
     )
     return JsonResponse(_json(service, request, destination), 201, {"Location": f"destinations/{destination.name}"})
@@ -56,22 +59,22 @@ async def patch_destination(service: Service, request: Request) -> Response:
     check_fields(body, _CHANGES)
     changes = {name: value for name, value in body.items() if name in FIELDS}
     begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")), service.relay.ended)
-    registry, name = _registry(service), request.path_params["name"]
+    registry, name = registry_of(service), request.path_params["name"]
     await registry.update(name, changes, caller_name(request), _credentials_in(body), begin=begin)
     return JsonResponse(_json(service, request, registry.find(name)))
 
 
 async def delete_destination(service: Service, request: Request) -> Response:
-    await _registry(service).remove(request.path_params["name"], caller_name(request))
+    await registry_of(service).remove(request.path_params["name"], caller_name(request))
     return Response(status_code=204)
 
 
 async def pause_destination(service: Service, request: Request) -> Response:
-    return await _step(service, request, _registry(service).pause)
+    return await _step(service, request, registry_of(service).pause)
 
 
 async def resume_destination(service: Service, request: Request) -> Response:
-    return await _step(service, request, _registry(service).resume)
+    return await _step(service, request, registry_of(service).resume)
 
 
 async def _step(service: Service, request: Request, step: Callable[[str, str], Awaitable[Destination]]) -> Response:
@@ -84,11 +87,12 @@ async def _step(service: Service, request: Request, step: Callable[[str, str], A
 
 async def test_destination(service: Service, request: Request) -> Response:
     destination = _find(service, request)
-    reply = await service.relay.test(destination, _registry(service).credentials_of(destination.name))
+    reply = await service.relay.test(destination, registry_of(service).credentials_of(destination.name))
     return JsonResponse(reply._asdict())
 
 
-def _registry(service: Service) -> DestinationRegistry:
+def registry_of(service: Service) -> DestinationRegistry:
+    """Raises Rejected `not_supported`, and Unavailable while the declarations are unknown."""
     admin = service.access.admin
     if admin is None:
         raise Rejected("not_supported", "this server has no destinations")
@@ -98,7 +102,7 @@ def _registry(service: Service) -> DestinationRegistry:
 
 
 def _find(service: Service, request: Request) -> Destination:
-    destination = _registry(service).find(name := request.path_params["name"])
+    destination = registry_of(service).find(name := request.path_params["name"])
     if not is_covered(request.scope[GRANT], destination):
         raise Rejected("unknown_destination", f"there is no destination {shown(name)} of this key's topics", "name")
     return destination
@@ -120,6 +124,8 @@ def _credentials_in(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _without_secrets(url: str) -> str:
     """Scheme, host and the first part of the path: the rest is often the secret of a web hook."""
+    if url == PULL:
+        return url
     parts = urlsplit(url)
     first = "/".join(parts.path.split("/")[:2])
     start = f"{parts.scheme}://{parts.netloc}{first}"
@@ -137,6 +143,6 @@ def _json(service: Service, request: Request, destination: Destination) -> dict[
         fields["url"] = _without_secrets(fields["url"])
     return fields | {
         "system": destination.system, "state": state, "topic": destination.own_topic, "group": destination.group,
-        "credentials": _registry(service).credentials_of(destination.name).names,
+        "credentials": registry_of(service).credentials_of(destination.name).names,
         "figures": None if figures is None else dict(figures),
     }  # fmt: skip

@@ -86,9 +86,9 @@ class DestinationChange(_Declared):
 class DestinationState(Shape):
     model_config = ConfigDict(title="Destination")
 
-    name: Name
+    name: str = Field(description="TOPIC.GROUP for a group.")
     url: str
-    system: Literal["http", "rabbitmq", "nats", "redis", "rocketmq"]
+    system: Literal["http", "rabbitmq", "nats", "redis", "rocketmq", "pull"]
     state: Literal["active", "paused", "disabled"]
     topic: str = Field(
         description="The topic of messages for this destination alone.", examples=["destination.billing"]

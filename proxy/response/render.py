@@ -162,8 +162,12 @@ def records_bytes(partition: int, stored: Iterable[StoredRecord]) -> list[bytes]
     return texts
 
 
+def content_json(key: bytes | None, payload: bytes | None, headers: Headers) -> Json:
+    """Key, payload and headers of a record."""
+    return _key_json(key) | _payload_json(payload) | headers_json(headers)
+
+
 def _any_record(partition: int, offset: int, timestamp: int, frame: bytes) -> bytes:
     record = unpack_record(frame)
-    document: Json = {"partition": partition, "offset": offset, "timestamp_ms": timestamp, **_key_json(record.key)}
-    document |= _payload_json(record.value) | headers_json(record.headers)
-    return _dumps(document)
+    document: Json = {"partition": partition, "offset": offset, "timestamp_ms": timestamp}
+    return _dumps(document | content_json(record.key, record.value, record.headers))

@@ -182,10 +182,12 @@ class EmbeddedSource:
         stored = {**self._stored, **places}
         try:
             bus = self._bus()
-            for topic in {partition.topic for partition in places}:
-                of_topic = sorted(partition for partition in stored if partition.topic == topic)
-                cursor = encode_places(topic, [stored[partition] for partition in of_topic])
-                await bus.set_consumer_cursor(topic, self._cursor, cursor)
+            cursors = {
+                topic: encode_places(topic, [stored[each] for each in sorted(stored) if each.topic == topic])
+                for topic in {partition.topic for partition in places}
+            }
+            stores = (bus.set_consumer_cursor(topic, self._cursor, cursor) for topic, cursor in cursors.items())
+            await asyncio.gather(*stores)  # by one sync
         except Unavailable as error:
             self._commits.record_failure(error)
             return ()

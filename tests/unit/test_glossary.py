@@ -93,6 +93,7 @@ def test_no_old_word_is_left_in_the_document_of_the_api() -> None:
     assert [found[0] for found in re.finditer("|".join((*OLD_TEXTS, *OLD_MACHINE_NAMES)), text)] == []
 
 
+@pytest.mark.heavy
 def test_no_old_setting_path_metric_or_command_is_left() -> None:
     old = re.compile("|".join(OLD_MACHINE_NAMES))
     pages = [

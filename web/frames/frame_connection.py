@@ -165,7 +165,7 @@ class FrameConnection:
         if not self._streams:
             self._host.begin_streams()
         self._streams[frame.stream] = stream
-        task = self._loop.create_task(self._serve(app, scope, frame.stream, stream))
+        task = self._loop.create_task(self._serve(app, scope, frame.stream, stream), name="request by frames")
         self._host.tasks.add(task)
         task.add_done_callback(self._host.tasks.discard)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # these import aiokafka, which a server without destinations 
     from duemq.client.consumer.options import ConsumerOptions
     from duemq.relay.base import Outlet
     from duemq.relay.embedded.log import Scheduler
+    from duemq.relay.groups.lease_pool import LeasePool
     from duemq.relay.relay import OpenOutlet, Relay
 
 _BY = "relay"
@@ -46,6 +47,7 @@ class RelayOfProcess:
         self._log, self._names = log, names
         self._settings, self._admin, self._bus, self._schedule = settings, admin, bus, schedule
         self._metrics = metrics
+        self._made = asyncio.Event()
         self.relay: Relay | None = None
 
     async def run(self) -> None:
@@ -54,6 +56,7 @@ class RelayOfProcess:
         from duemq.relay.collector import RelayCollector
 
         self.relay = self._make()
+        self._made.set()
         self._metrics.register(RelayCollector(lambda: self.relay))
         if self._schedule is not None:
             await self.relay.run()
@@ -75,6 +78,12 @@ class RelayOfProcess:
         figures = None if self.relay is None else self.relay.measured_of(name)
         return None if figures is None else figures.shown()
 
+    async def leases(self, name: str) -> LeasePool:
+        """See `Relay.pool_of`."""
+        await self._made.wait()
+        assert self.relay is not None
+        return await self.relay.pool_of(name)
+
     async def ended(self, name: str, topics: Collection[str]) -> None:
         """See `Relay.ended`."""
         if self.relay is not None:
@@ -95,7 +104,7 @@ class RelayOfProcess:
         registry, on_change = self._admin.destinations, self._admin.log.on_change
         return Relay(
             registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka,
-            _name(), self._names,
+            _name(), self._names, self._settings.relay,
         )  # fmt: skip
 
     def _log_of(self, group: str, options: ConsumerOptions) -> ConsumerLog:

@@ -16,7 +16,7 @@ class OffsetTracker:
     Invariant: all offsets below `commit` are done; `commit` itself is not done, or was never pulled.
     """
 
-    __slots__ = ("_done_before", "_open", "aside", "closed", "pull", "saved", "unsaved")
+    __slots__ = ("_done_before", "_open", "aside", "closed", "finished", "pull", "saved", "unsaved")
 
     def __init__(self, start: int, done_before: Ranges = ()) -> None:
         """`done_before`: messages at or after `start` that were done before this member got the partition."""
@@ -24,6 +24,8 @@ class OffsetTracker:
         """The offset after the last one pulled, or a higher one if only transaction markers lie in between."""
         self.saved = FetchPosition(-1, -1)
         """The position that was last stored."""
+        self.finished = 0
+        """Messages done so far."""
         self.unsaved = 0
         """Number of messages done since the position was last stored: if this process dies, they are delivered
         again."""
@@ -55,7 +57,13 @@ class OffsetTracker:
     def done(self, offset: int) -> None:
         """This message was handled, or durably sent back or dead-lettered."""
         self.unsaved += 1
+        self.finished += 1
         self._open.pop(offset, None)
+
+    @property
+    def stored(self) -> int:
+        """How many of the finished ones, in the order in which they ended, no longer come again."""
+        return self.finished - self.unsaved
 
     @property
     def commit(self) -> int:

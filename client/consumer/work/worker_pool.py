@@ -11,44 +11,16 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import OffsetTracker
 from duemq.client.consumer.work.pause import Pauses
+from duemq.client.consumer.work.pool import Owner
 from duemq.client.consumer.work.work import Work
 
 _WATCH_S = 0.05
 _KEPT = 4  # messages per suspended key that wait in memory
-
-
-class Owner(Protocol):
-    """Is notified of the result of each message."""
-
-    def done(self, work: Work) -> None:
-        """The handler of a message has finished it."""
-        ...
-
-    async def failed(self, work: Work, error: BaseException) -> float | None:
-        """The handler of a message failed. Returns None once the decision is durable, or the seconds until it is
-        retried here."""
-        ...
-
-    def released(self, work: Work) -> None:
-        """A message was not started, or its handler was cancelled by a stop: another member will get it."""
-        ...
-
-    def set_aside(self, work: Work) -> None:
-        """A message waits for a suspended key. It has to be read again once the key is free."""
-        ...
-
-    def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
-        """The handler of a message asked for a pause: no other message starts until it is retried, after `wait_s`."""
-        ...
-
-    def resumed(self) -> None:
-        """The pause has ended."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -243,6 +215,9 @@ class WorkerPool:
                 ):
                     worker.timed_out = True
                     worker.task.cancel()
+
+    def saved(self) -> None:
+        """See `Pool`: no handler waits for it."""
 
     # --- keys -----------------------------------------------------------------------------------------------------
 

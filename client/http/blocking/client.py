@@ -10,14 +10,24 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any, Unpack
 
-from duemq.client.http import operations
+from duemq.client.http import groups, operations
 from duemq.client.http.blocking.message import BatchResult, Message
 from duemq.client.http.blocking.session import Session
-from duemq.client.http.errors import Unavailable, Unreachable
+from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.fields import Payload, Text, check_arguments
-from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
+from duemq.client.http.requests import ABSENT, Absent, Delay, Draft, Filter, MessageOptions, When, new_draft
 from duemq.client.http.tail import TailFollower
-from duemq.client.http.values import Cancelled, CancelReport, Limits, MoveReport, Page, Record, RecordPage, Topic
+from duemq.client.http.values import (
+    Cancelled,
+    CancelReport,
+    Limits,
+    MoveReport,
+    Page,
+    ReceivedMessage,
+    Record,
+    RecordPage,
+    Topic,
+)
 
 _BatchResults = list[BatchResult]
 log = logging.getLogger("duemq.client")
@@ -181,6 +191,64 @@ class Client(Session):
         Raises `ConsumerInUse` if another process has committed since this client did, or looked the cursor up.
         """
         self._run(operations.commit(topic, consumer, cursor, self._cursors))
+
+    def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        max: int = 1,
+        wait: timedelta = timedelta(0),
+        visibility: Delay | Absent = ABSENT,
+    ) -> Sequence[ReceivedMessage]:
+        """Lease up to `max` (at most 1,000) messages of a topic; the workers of a group share them. The first receive
+        creates the group, which starts with the oldest record.
+
+        With `wait` the server answers as soon as there is a message, or without any after that time. A message that is
+        not acknowledged comes again after `visibility`. Raises `TooManyLeases`. After `Unreachable` some may be leased
+        without a receiver until then.
+        """
+        return self._run(groups.receive(topic, group, max, wait, visibility))
+
+    def ack(self, topic: str, group: str, receipt: str) -> None:
+        """Acknowledge a received message: it never comes again once this returns. Raises `LeaseEnded`."""
+        self._run(groups.ack(topic, group, receipt))
+
+    def ack_many(
+        self, topic: str, group: str, receipts: Iterable[str]
+    ) -> Sequence[RejectedError | Unavailable | Unreachable | None]:
+        """Acknowledge messages: for each receipt None or the error, such as `LeaseEnded`."""
+        return self._run(groups.ack_many(topic, group, receipts))
+
+    def nack(
+        self,
+        topic: str,
+        group: str,
+        receipt: str,
+        *,
+        delay: Delay | Absent = ABSENT,
+        reason: str = "",
+        dead_letter: bool = False,
+    ) -> None:
+        """Send a received message back: it comes again after `delay`, by default at once, or becomes a dead letter.
+
+        `reason`: up to 200 characters for its headers. Raises `LeaseEnded`.
+        """
+        self._run(groups.nack(topic, group, receipt, delay, reason, dead_letter))
+
+    def extend(self, topic: str, group: str, receipt: str, visibility: Delay) -> None:
+        """Let a lease end `visibility` from now. Raises `LeaseEnded`."""
+        self._run(groups.extend(topic, group, receipt, visibility))
+
+    def put_group(
+        self, topic: str, group: str, *, visibility: Delay | Absent = ABSENT, **fields: Any
+    ) -> dict[str, Any]:
+        """Create a group, or change it, which ends its leases.
+
+        `fields`: `attempts` (deliveries before a message is a dead letter) and, of a new group, `start` ("first" or
+        "last").
+        """
+        return self._run(groups.put_group(topic, group, visibility, fields))
 
     def topics(self) -> Sequence[Topic]:
         return self._run(operations.topics())

@@ -84,7 +84,7 @@ def cost_of(pid: int, call: Callable[[], httpx.Response]) -> int:
 Call = tuple[str, Any]
 """The query of a call, and its body."""
 
-PLACES = {"topic": "a.now", "consumer": "c", "node": "n", "name": "d", "place": "0:0"}
+PLACES = {"topic": "a.now", "consumer": "c", "group": "g", "node": "n", "name": "d", "place": "0:0"}
 FULL = {"x": "p" * 1_000_000}
 
 

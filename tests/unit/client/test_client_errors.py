@@ -22,7 +22,7 @@ CODES = set(
     needs_admin unconfirmed
     unknown_job job_ended too_many_jobs redrives_exhausted already_purged unknown_destination
     destination_exists too_many_destinations consumer_in_use
-    too_many_consumers""".split()
+    too_many_consumers unknown_group too_many_groups too_many_leases lease_ended""".split()
 )
 NOT_OF_A_CALLER = {"internal", "not_found", "method_not_allowed", "upgrade_required"}
 """Codes that tell of a fault, of the server's or of the SDK's own."""

@@ -48,6 +48,8 @@ class Owner:
     def resumed(self) -> None:
         self.pauses.append(0.0)
 
+    def pull_again(self) -> None: ...
+
     async def until(self, count: int) -> None:
         async with asyncio.timeout(WITHIN_S):
             while len(self.ends) < count:  # noqa: ASYNC110

@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support.node.expressions import ALERTS, CONF, of_alerts, of_dashboard
 from tests.unit.docs.test_links import anchors
 
@@ -23,6 +25,7 @@ def test_prometheus_takes_the_files(promtool: Path) -> None:
     assert "SUCCESS" in check(promtool, "check", "config", "prometheus.yml")
 
 
+@pytest.mark.heavy
 def test_alerts_come_when_they_should(promtool: Path) -> None:
     assert "SUCCESS" in check(promtool, "test", "rules", "alerts_test.yml")
     tests = (CONF / "prometheus" / "alerts_test.yml").read_text()

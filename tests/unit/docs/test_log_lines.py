@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.house.log_calls import urgent_log_calls
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operate" / "operations.md").read_text()
 
 
+@pytest.mark.heavy
 def test_each_urgent_log_line_has_a_row_that_says_what_to_do() -> None:
     section = PAGE.partition("\n## Logs\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*`) \| (critical|error|critical, error) \| (.+) \|$", section, re.MULTILINE)

@@ -16,7 +16,7 @@ class Fake:
     """A connection as `Connections` sees it."""
 
     def __init__(self, since: float, *, asked: bool = True, can_ask_again: bool = False, unsent: int = 0) -> None:
-        self.since, self.cycle, self.can_ask_again = since, object() if asked else None, can_ask_again
+        self.since, self.has_asked, self.can_ask_again = since, asked, can_ask_again
         self.head_since: float | None = None
         self.unread_since: float | None = None
         self.sends_body = False
@@ -82,7 +82,7 @@ def test_then_who_does_not_read_then_who_can_ask_again_and_nobody_who_changes() 
     ("change", "closed_after"),
     [
         ({}, 75),
-        ({"cycle": None}, 10),
+        ({"has_asked": False}, 10),
         ({"head_since": 20.0}, 30),
         ({"head_since": -20.0}, 10),  # it was sent while the request before was served
         ({"sends_body": True}, 60),

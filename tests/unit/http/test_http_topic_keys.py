@@ -34,7 +34,12 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/jobs"): {"kind": "purge", "filter": {"topic": "payments", "dead_to": NOW}},
     ("POST", "/v1/imports:batch"): {"files": [FILE]},
 }
-OTHERS = {"/v1/cluster", "/v1/limits", "/v1/topics"}  # about the server; the list of topics: tests/functional
+OTHERS = {
+    "/v1/cluster",
+    "/v1/frames",
+    "/v1/limits",
+    "/v1/topics",
+}  # about the server; the list of topics: tests/functional
 ROUTES = [
     (endpoint.method, endpoint.path)
     for endpoint in ENDPOINTS

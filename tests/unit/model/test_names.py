@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from zlib import crc32
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
@@ -160,6 +161,7 @@ def _makers() -> Iterator[str]:
                     yield str(path.relative_to(ROOT))
 
 
+@pytest.mark.heavy
 def test_names_are_made_in_one_file() -> None:
     """A new space is a function beside the others."""
     assert set(_makers()) == {"model/messages/names.py"}

@@ -152,6 +152,7 @@ async def test_who_waits_for_an_answer_is_told_of_the_end(server: FakeServer) ->
     assert {(await each).result for each in sending} == {Result.AWAY}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("jetstream", [True, False])
 async def test_who_waits_is_told_of_a_reset_while_more_is_written(server: FakeServer, jetstream: bool) -> None:
     server.resets_after, server.acknowledges = 1_000, jetstream

@@ -115,6 +115,7 @@ async def test_a_topic_that_is_read_only_for_a_time(proxy: FakeProxy) -> None:
     await outlet.close()
 
 
+@pytest.mark.heavy
 async def test_an_error_does_not_keep_its_call() -> None:
     """Nor the channel with it, which would connect again for ever."""
     gc.collect()
@@ -141,6 +142,7 @@ async def test_codes_of_grpc(proxy: FakeProxy, code: str, result: Result, overlo
     assert (reply.result, reply.status, reply.detail, reply.overloaded) == (result, code, "why", overloaded)
 
 
+@pytest.mark.heavy
 async def test_a_proxy_that_answers_nothing_is_away_and_a_slow_one_is_not(proxy: FakeProxy) -> None:
     outlet = outlet_of(proxy)
     assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
