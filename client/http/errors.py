@@ -170,11 +170,11 @@ class TooManyDestinations(RejectedError):
 
 
 class TooManyGroups(RejectedError):
-    """The server has as many groups as it can."""
+    """The limit on the number of groups is reached."""
 
 
 class TooManyLeases(RejectedError):
-    """Workers hold as many messages of the group as it gives out: acknowledge some."""
+    """The limit on leased messages in the group is reached: acknowledge some."""
 
 
 class Conflict(RejectedError):
@@ -224,7 +224,7 @@ class TooLate(RejectedError):
 
 
 class LeaseEnded(TooLate):
-    """The message of this receipt may already be with another worker."""
+    """The lease with this receipt has ended: another worker may already have the message."""
 
 
 class AlreadyDelivered(TooLate):

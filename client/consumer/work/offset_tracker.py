@@ -25,7 +25,7 @@ class OffsetTracker:
         self.saved = FetchPosition(-1, -1)
         """The position that was last stored."""
         self.finished = 0
-        """Messages done so far."""
+        """Number of messages done so far."""
         self.unsaved = 0
         """Number of messages done since the position was last stored: if this process dies, they are delivered
         again."""
@@ -62,7 +62,8 @@ class OffsetTracker:
 
     @property
     def stored(self) -> int:
-        """How many of the finished ones, in the order in which they ended, no longer come again."""
+        """How many of the finished messages, in the order in which they were done, are stored as done: they are not
+        delivered again."""
         return self.finished - self.unsaved
 
     @property
