@@ -1,11 +1,13 @@
 """The Python SDK: `Client` for senders and readers, `Admin` for operators; `AsyncClient` and `AsyncAdmin` for asyncio.
 See `docs/guides/sdk.md`."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from duemq.client.http import errors
 from duemq.client.http.blocking.admin import Admin
 from duemq.client.http.blocking.client import Client
+from duemq.client.http.blocking.group import Group
 from duemq.client.http.blocking.message import Message
 from duemq.client.http.errors import (
     AlreadyCancelled,
@@ -48,6 +50,7 @@ from duemq.model.errors import DuemqError
 if TYPE_CHECKING:
     from duemq.client.http.aio.admin import AsyncAdmin
     from duemq.client.http.aio.client import AsyncClient
+    from duemq.client.http.aio.group import AsyncGroup
     from duemq.client.http.aio.message import AsyncMessage
 
 __all__ = [
@@ -58,6 +61,7 @@ __all__ = [
     "AlreadyDelivered",
     "AsyncAdmin",
     "AsyncClient",
+    "AsyncGroup",
     "AsyncMessage",
     "BatchInterrupted",
     "CancelReport",
@@ -68,6 +72,7 @@ __all__ = [
     "Draft",
     "DuemqError",
     "EpochMs",
+    "Group",
     "LeaseEnded",
     "Limits",
     "Message",
@@ -97,8 +102,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Imported on demand: the command line never uses asyncio, and the import would slow down each of its calls.
-    if name in ("AsyncAdmin", "AsyncClient", "AsyncMessage"):
-        from duemq.client.http.aio import admin
-
-        return getattr(admin, name)
+    if name in ("AsyncAdmin", "AsyncClient", "AsyncGroup", "AsyncMessage"):
+        return getattr(import_module(f"duemq.client.http.aio.{name.removeprefix('Async').lower()}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,11 +13,11 @@ from duemq.delay.lateness import EDGES_MS
 from duemq.delay.node import Node
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 
-_SHARE = 0.002  # of the time may be spent on horizons: counting ten years of windows takes 10 ms
+_SHARE = 0.002  # the share of the time that horizons may take: counting ten years of windows takes 10 ms
 
 
 class FiguresSource:
-    """Collects the figures of a node, cheap at any rate of calls. `name`: of the node."""
+    """Collects the figures of a node. Cheap, however often it is called."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -25,7 +25,8 @@ class FiguresSource:
         self._again = 0.0  # horizons are not counted again before this time (monotonic, s)
 
     def figures(self, name: str, now: int, direct: int) -> Figures:
-        """As of now (epoch ms). `direct`: messages without delay that went through this process."""
+        """The figures at `now` (epoch ms). `name`: the node's name. `direct`: the number of messages without delay that
+        this process has sent."""
         node = self._node
         lateness = np.zeros(len(EDGES_MS) + 1, np.int64)
         for one in list(node.observer.lateness.values()):
@@ -49,7 +50,7 @@ class FiguresSource:
         )  # fmt: skip
 
     def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
-        """For the shards that the node is master of: windows that begin at `first` (ms) or later, earliest first."""
+        """Sealed windows of the shards that the node is master of, from `first` (ms) on, the earliest first."""
         windows: list[SealedWindow] = []
         for number, shard in self._node.shards.items():
             if shard.leading:

@@ -15,13 +15,13 @@ from duemq.election.base import NodeHealth, NodeState
 
 log = logging.getLogger(__name__)
 
-_LAG_BOUND = 1_000  # entries, ten seconds of cycles or more: a node further behind does not get the shard
+_LAG_BOUND = 1_000  # entries, from ten seconds of cycles or more: a node that lags more cannot lead the shard
 _REASON_CHARS = 300
-_LAG_STEP = 100  # entries: a smaller change of the lag is reported with the next larger one
+_LAG_STEP = 100  # entries: the lag is reported again once it has changed by more than this
 
 
 def why_unfit(unfit: Mapping[int, str]) -> str:
-    """Why shards cannot be led, in a sentence; empty for none."""
+    """Why shards cannot be led, as a sentence; empty if all can."""
     sentences = ((f"shard {number}", why) for number, why in sorted(unfit.items()))
     return "; ".join(why if shard in why else f"{shard}: {why}" for shard, why in sentences)
 
@@ -34,7 +34,7 @@ class HealthTracker:
         self.lag: dict[int, int] = {}
         self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
         self.shards, self._clock = shards, clock
-        self._unreadable: dict[int, str] = {}  # shards whose part of the log cannot be read from here, and why
+        self._unreadable: dict[int, str] = {}  # shards whose part of the log this node cannot read, and why
         self._last_report = NodeHealth(NodeState.JOINING)
 
     def is_fit(self, shard: int) -> bool:
@@ -42,11 +42,12 @@ class HealthTracker:
         return shard in self.caught_up and shard not in self.why_unfit()
 
     def is_known(self, shard: int) -> bool:
-        """Whether the replica has caught up with its ledger, or cannot. One that waits for a file may catch up soon."""
+        """Whether the replica has caught up with its ledger, or is known to be unable to. Waiting for a file does not
+        count as unable: the replica may catch up soon."""
         return shard in self.caught_up or shard in self.unfit or shard in self._unreadable
 
     def why_unfit(self) -> dict[int, str]:
-        """The shards that this node cannot be master of now, and why, including those that wait, lag or cannot read
+        """The shards that this node cannot be master of now, and why. Includes shards that wait, lag, or cannot read
         their part of the log."""
         unfit = self._unreadable | self.unfit
         for number, shard in self.shards.items():
@@ -60,7 +61,7 @@ class HealthTracker:
         return {number: why[:_REASON_CHARS] for number, why in unfit.items()}
 
     def see_log(self, bus: Bus) -> None:
-        """Record the shards whose own partitions of the log cannot be read; no other partition affects a shard."""
+        """Record the shards whose own partitions of the log cannot be read. Other partitions do not affect a shard."""
         troubles = bus.troubles()
         self._unreadable = {
             number: f"shard {number}: {why}"
@@ -76,12 +77,14 @@ class HealthTracker:
         self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
         topic_states: Mapping[str, str] | None = None, *, alone: bool = False,
     ) -> tuple[Condition, NodeHealth]:  # fmt: skip
-        """`trouble`: of the log as a whole. `watermark`, `full`, `topics`: see `NodeHealth`.
+        """The node's condition, and its report to the other nodes.
 
-        `alone`: no other node can lead what this one cannot.
+        `trouble`: the trouble with the log as a whole. `watermark`, `full`, `topic_states`: see `NodeHealth`. `alone`:
+        no other node can lead the shards that this node cannot lead.
         """
         unfit = self.why_unfit()
-        # A file that no replica has makes one shard unfit here; a file that is on its way is part of catching up.
+        # A shard that waits for a file which no replica has is unfit; a shard whose file may still arrive is catching
+        # up.
         missing = [
             number
             for number, shard in self.shards.items()
@@ -110,9 +113,9 @@ class HealthTracker:
         return condition, NodeHealth(state, reason, self.lag, watermark, full, unfit, topic_states or {})
 
     def worth_telling(self, health: NodeHealth) -> bool:
-        """Whether to report it to the others now."""
+        """Whether to report this health to the other nodes now."""
         before = self._last_report
-        # The sentence about a full disk contains a figure that changes every second.
+        # Whether the disk is full is compared as a bool: its text contains a figure that changes every second.
         changed = (
             before.state,
             before.reason,
@@ -136,9 +139,10 @@ class HealthTracker:
         return changed
 
     async def measure_lag(self, bus: Bus) -> None:
-        """Ledger entries that each shard is behind: an entry takes two offsets, with its transaction's marker."""
+        """Measure how many ledger entries each shard is behind. An entry takes two offsets, one for its transaction's
+        marker."""
         for number, shard in list(self.shards.items()):
             if self.is_unreadable(number):
-                continue  # it would use up the time of all others
+                continue  # waiting for it would leave no time for the others
             behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.replica.read_to
             self.lag[number] = max(behind, 0) // 2

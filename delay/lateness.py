@@ -1,7 +1,7 @@
-"""How late the deliveries of a topic are: counts for Prometheus, and quantiles of the latest ones.
+"""How late the deliveries of a topic are: counts for Prometheus, and quantiles of the latest deliveries.
 
-Lateness counts from the due time, or from acceptance or the last move if that was later: `overdue` counts the messages
-that were due a second or more before that.
+Lateness is measured from the due time, or from acceptance or the last move if that was later. `overdue` counts the
+messages whose due time was already a second or more in the past when they were accepted or moved.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from duemq.model.messages.key import due_of, dues_of
 from duemq.model.messages.row import id_of
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
-_EXAMPLE_MS = 1000  # how long a bucket keeps its example, because finding ids has a cost
+_EXAMPLE_MS = 1000  # how long a bucket keeps its example: reading an id takes time, so not every message is an example
 EDGES_MS: Final = tuple(bucket * 1000 for bucket in _BUCKETS_S)
-"""The upper bounds of the lateness buckets (ms); one more bucket has none."""
+"""The upper bounds of the lateness buckets (ms). One further bucket has no upper bound."""
 _EDGES_MS = np.array(EDGES_MS)
 _FIRST_SAMPLE, _SAMPLE = 256, 20_000
-_GATHER = 256  # keys collected before counting, because numpy has a cost per call
-_LEAST_MS, _MAX_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
+_GATHER = 256  # keys collected before they are counted, because each call of numpy has a fixed cost
+_LEAST_MS, _MAX_MS = -(1 << 31), (1 << 31) - 1  # the range of a value in the sample: 24 days
 
 
 class Example(NamedTuple):
-    """A delivery in a bucket: the message's id, its lateness, and its time (epoch ms)."""
+    """A delivery in a bucket: the message's id, its lateness, and the time of the delivery (epoch ms)."""
 
     id: str
     late_ms: int
@@ -40,22 +40,22 @@ class Example(NamedTuple):
 class Lateness:
     """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms).
 
-    `buckets`, `total_ms` and `highest_ms` are those of the last `count`.
+    `buckets`, `total_ms` and `highest_ms` are as of the last call of `count`.
     """
 
     def __init__(self) -> None:
         self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
-        self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: of the last delivery, epoch ms
+        self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: time of the last delivery, epoch ms
         self.overdue = 0
-        self.latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, then it is a ring
+        self.latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows up to `_SAMPLE` values, then it is a ring buffer
         self._count = self._next = 0
         self.examples: dict[int, Example] = {}  # by bucket
-        self._keys: list[bytes] = []  # of deliveries not counted yet
-        self._cycles: list[tuple[int, int]] = []  # their times (epoch ms) and numbers
+        self._keys: list[bytes] = []  # keys of deliveries that are not counted yet
+        self._cycles: list[tuple[int, int]] = []  # for each of their cycles: time (epoch ms), and number of deliveries
 
     def observe(self, keys: Sequence[bytes], at_ms: int, first_row: bytes | None = None) -> None:
         """Record the keys of messages that a cycle delivered at this time (epoch ms). `first_row`: the row of the first
-        one, which may become its bucket's example."""
+        message, which may become its bucket's example."""
         self._keys += keys
         self._cycles.append((at_ms, len(keys)))
         self.at_ms = at_ms
@@ -91,7 +91,7 @@ class Lateness:
         self._next, self._count = end % size, min(self._count + len(latest), size)
 
     def summary(self) -> dict[str, Any]:
-        """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
+        """The count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
         self.count()
         p50, p99 = np.percentile(self.latest[: self._count], (50, 99))
         return {
@@ -103,7 +103,7 @@ class Lateness:
 
 
 class LatenessFamily(HistogramMetricFamily):
-    """The current histograms of all topics. Their samples, up to 19,000, are built during encoding."""
+    """The current histograms of all topics. Their samples, up to 19,000, are built only during encoding."""
 
     def __init__(self, lateness: Mapping[str, Lateness]) -> None:
         text = "Commit time minus due time, or minus when the message was accepted or moved if that was later"
@@ -129,7 +129,7 @@ class LatenessFamily(HistogramMetricFamily):
 
 
 def _exemplar(example: Example | None) -> Exemplar | None:
-    """The exemplar for OpenMetrics; the older text format has none."""
+    """The exemplar for OpenMetrics. The older text format does not have exemplars."""
     if example is None:
         return None
     return Exemplar({"message_id": example.id}, example.late_ms / 1000, example.at_ms / 1000)

@@ -32,7 +32,7 @@ _DOES = {
 
 
 class Maintenance:
-    """Does the periodic work of a node. `shards` is the node's own table. Sizes in bytes."""
+    """Does the periodic work of a node. `shards` is the node's own dict. Sizes in bytes."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Maintenance:
         self._path, self._shards, self._marks, self._flush_bytes = folder.info.path, shards, marks, flush_bytes
         self._measure, self._monotonic = measure, monotonic
         self._one = asyncio.Lock()
-        self._purged_at = float("-inf")  # because of the disk
+        self._purged_at = float("-inf")  # time of the last purge because of the disk
         self._purges = Counter(
             "duemq_purges_total", "Purges of forgotten messages, by what started them", ["trigger"], registry=registry
         )
@@ -59,13 +59,14 @@ class Maintenance:
 
     async def flush(self) -> None:
         for shard in list(self._shards.values()):
-            if not shard.rebuilding:  # it holds its lock while a peer is copied
+            if not shard.rebuilding:  # a rebuilding shard has its lock while it copies a peer's replica
                 await shard.flush()
 
     # --- purges ---------------------------------------------------------------------------------------------------
 
     async def clean(self, bus: Bus | None, before: int, trigger: str = SCHEDULE) -> None:
-        """Drop forgotten history; in a log of our own (`bus`) also records appended before this time (epoch ms)."""
+        """Drop forgotten history. In a log that belongs to this node (`bus`), also drop records appended before the
+        time `before` (epoch ms)."""
         async with self._one:
             started = self._monotonic()
             shard_count = 0
@@ -85,7 +86,7 @@ class Maintenance:
             )  # fmt: skip
 
     async def purge_if_full(self, bus: Bus | None, before: int) -> None:
-        """Clean if a watermark requires it: as soon as there is history to drop, else once a minute."""
+        """Purge if a watermark requires it: as soon as there is history to drop, otherwise once a minute."""
         if self.level < Watermark.CLEAN or self._one.locked():
             return
         ready = any(shard.to_purge for shard in self._shards.values())
@@ -118,7 +119,7 @@ class Maintenance:
         return self._marks.why_full(self._path, self.disk) if self.level is Watermark.REFUSE else None
 
     def require_room(self, byte_count: int) -> None:
-        """Raises DiskFull if writing these bytes would reach the mark at which messages are refused."""
+        """Raise DiskFull if writing these bytes would reach the mark at which messages are refused."""
         used, free = self._measure(self._path)
         after = DiskUse(used + byte_count, max(free - byte_count, 0))
         if byte_count and self._marks.level(after, Watermark.FREE) is Watermark.REFUSE:

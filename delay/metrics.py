@@ -22,7 +22,7 @@ from duemq.model.log.ledger import Answer, Entry
 from duemq.storage.shard.records import IMPORTED, REJECTED
 
 _HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000, "30d": 30 * 86_400_000}
-_TOPICS = 1_000  # with their lateness, 80 KiB each; the most recently used ones
+_TOPICS = 1_000  # the most topics with lateness, 80 KiB each; the least recently used ones are dropped
 _FORGOTTEN_MS = 86_400_000  # a topic without deliveries for this long is dropped
 _NAME_ANSWERS = frozenset((Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT))
 _FILE_ANSWERS = frozenset((Answer.FILE_PENDING, Answer.FILE_DUPLICATE))
@@ -33,11 +33,11 @@ _OF_DESTINATIONS = PASSING | {
 }  # fmt: skip
 DEFERRED_REASONS = _OF_DESTINATIONS | {"clock went back", "expired"}
 DEAD_REASONS = (_OF_DESTINATIONS - PASSING) | {"expired", "malformed"}
-"""Why messages are deferred or dead-lettered: all values of the label `reason`."""
+"""Why messages are dead-lettered. With DEFERRED_REASONS, these are all values of the label `reason`."""
 
 
 class Observer:
-    """Collects from all shards of a process."""
+    """Collects the metrics of all shards of a process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.lateness: dict[str, Lateness] = {}
@@ -86,7 +86,7 @@ class Observer:
             "duemq_take_over_seconds", "Time from being given a shard to its first cycle as master",
             buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15, 60), registry=registry,
         )  # fmt: skip
-        for answer in Answer:  # a series must exist before its first count for its rate to be right
+        for answer in Answer:  # `rate` in Prometheus misses the first count of a series that did not exist before it
             if answer is not Answer.MALFORMED:
                 self._counter_of(answer)
         for state in (IMPORTED, REJECTED):
@@ -103,7 +103,7 @@ class Observer:
         return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
 
     def begin(self, shard: int) -> None:
-        """Show the counters of a shard from 0 on, like those above."""
+        """Create the counters of a shard at 0, for the same reason as those above."""
         self._losses.labels(shard)
         self.failures.labels(f"shard {shard}")
 
@@ -112,7 +112,7 @@ class Observer:
         self._losses.labels(shard).inc(commands)
 
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
-        """Record a committed cycle; `started` and `ended` in epoch ms."""
+        """Record a committed cycle. `started` and `ended` in epoch ms."""
         sent_count = 0
         for topic, keys in outbox.keys.items():
             if keys:
@@ -141,7 +141,7 @@ class Observer:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 
     def forget(self, now: int) -> None:
-        """Drop the lateness of topics without deliveries for a day; they are in the order of their last delivery."""
+        """Drop the lateness of topics without deliveries for a day. Topics are in the order of their last delivery."""
         while self.lateness:
             topic, oldest = next(iter(self.lateness.items()))
             if now - oldest.at_ms <= _FORGOTTEN_MS:
@@ -151,8 +151,8 @@ class Observer:
 
 @dataclass(slots=True)
 class TieringCounts:
-    """Windows of a shard that were sealed into delay files, loaded, rewritten, and joined, since the shard was opened;
-    `failures`: of that work, and of imports."""
+    """How many windows of a shard were sealed into delay files, loaded, rewritten and joined since the shard was
+    opened. `failures`: how often this work, or an import, failed."""
 
     sealed: int = 0
     loaded: int = 0
@@ -166,10 +166,12 @@ class TieringCounts:
 
 @dataclass(frozen=True, slots=True)
 class ShardGauges:
-    """One shard at a scrape. `windows`: pending per 30-minute window start (ms); `next_due` in ms or None.
+    """One shard at a scrape. `windows`: pending messages by the start of their 30-minute window (ms); `next_due` in ms,
+    or None.
 
-    `leading`: this node is its master; `lag`: ledger entries behind, for a follower. `sealed`: messages pending in its
-    delay files, `files`: their number. `stopped`: its data is wrong, and it does not run. `stuck`: see `Liveness`.
+    `leading`: this node is its master; `lag`: for a follower, ledger entries not followed yet. `sealed`: messages
+    pending in delay files, `files`: the number of these files. `stopped`: the shard does not run, because its data is
+    wrong. `stuck`: see `Liveness`.
     """
 
     shard: int
@@ -188,7 +190,7 @@ class ShardGauges:
 
 @dataclass(frozen=True, slots=True)
 class DiskGauges:
-    """`folder_bytes`: the size of the data folder; `use`: of its whole disk."""
+    """`folder_bytes`: the size of the data folder. `use`: the use of the whole disk."""
 
     folder_bytes: int
     use: DiskUse

@@ -1,9 +1,9 @@
 """A delay node: a bus, replicas of shards, and their maintenance, in one process.
 
-A node with a failing disk closes everything and reopens it, exactly as after a crash, until it works again; until then
-requests are refused, and accepted messages are untouched. A failure of one shard affects only that shard: it is `unfit`
-here, which is reported to the others with the reason, and another node leads it. Only a single node whose wheel and
-store disagree stops, loudly.
+When its disk fails, a node closes everything and reopens it, exactly as after a crash, until the disk works again.
+Until then it refuses requests; accepted messages are not affected. A failure of one shard affects only that shard: the
+shard is `unfit` on this node, the other nodes get a report with the reason, and one of them leads it. Only a node
+that runs alone stops, with a critical error, if its wheel and its store differ.
 """
 
 from __future__ import annotations
@@ -65,23 +65,24 @@ from duemq.storage.rocksdb import Memory
 log = logging.getLogger(__name__)
 
 _REOPEN_S = 1.0
-_FULL_S = 60.0  # a node with a full disk retries after this time, or as soon as there is space
-_FAILED_S = (1.0, 5.0, 20.0, 60.0)  # after unexpected failures of a shard
+_FULL_S = 60.0  # a node with a full disk tries again after this time, or as soon as there is space
+_FAILED_S = (1.0, 5.0, 20.0, 60.0)  # pauses after unexpected failures of a shard
 _TRIM_S = 60.0
 _LAG_S = 1.0
-_FINISH_S = 5.0  # at stop, for running cycles
+_FINISH_S = 5.0  # how long a stopping node waits for running cycles
 _SOON = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Sizes in bytes, times in seconds. `topic_partitions`: of topics created on first use, 0 = topics are never
-    created.
+    """Sizes in bytes, times in seconds.
+
+    `topic_partitions`: the number of partitions for topics created on first use; 0 = topics are never created.
 
     `alone`: there is no other node. `trims`: the logs belong to this node, and keep only what it needs. `retention_s`:
-    of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one. `holds`: the shards
-    it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the daily purge; None = every
-    `purge_interval_s`. `stuck_after_s`: see `Liveness`.
+    how long records are kept in a log that belongs to this node; `ledger_retention_s`: how long entries are kept in a
+    shared ledger. `holds`: the shards that this node has replicas of, None = all. `purge_at`: hour and minute (UTC) of
+    the daily purge; None = a purge every `purge_interval_s`. `stuck_after_s`: see `Liveness`.
     """
 
     cycle_limits: CycleLimits = field(default_factory=CycleLimits)
@@ -107,27 +108,27 @@ class NodeOptions:
 
 
 class _JobFailed(Exception):
-    """A job of the node failed for at most one shard, topic or message."""
+    """A background job of the node failed, with an error that affects at most one shard, topic or message."""
 
 
 class Peers(FilePeers, Protocol):
-    """Sources of replicas, or of single files of them."""
+    """Sources from which replicas, or single files of replicas, can be copied."""
 
     def can_copy(self, shard: int) -> bool:
-        """Whether another node has a replica fit for copying."""
+        """Whether another node has a replica that is fit for copying."""
         ...
 
     async def fetch(self, shard: int, path: Path, least: int, room: Callable[[int], None]) -> bool:
-        """Replace the closed replica at this path by a peer's, durably; False if no peer gave one.
+        """Replace the closed replica at this path by a peer's, durably. False if no peer provided one.
 
-        `least`: the offset in the ledger that it must have reached. `room` raises DiskFull if this disk has no room for
-        that many bytes. Raises DiskFull and StoreFailed for this disk.
+        `least`: the ledger offset that the peer's replica must have reached. `room` raises DiskFull if this disk has no
+        room for that many bytes. Raises DiskFull and StoreFailed for this disk.
         """
         ...
 
 
 class Node:
-    """Runs until stopped. `shards` exist while it is open."""
+    """Runs until stopped. `shards` is filled while the node is open."""
 
     def __init__(
         self,
@@ -143,8 +144,8 @@ class Node:
         observer: Observer | None = None,
         check_logs: Callable[[Bus], Awaitable[None]] | None = None,
     ) -> None:
-        """`check_logs`: raises TopicRefused for the logs of another cluster. `jobs`: further periodic work, by name,
-        with its interval in seconds. `measure`: returns the use of a folder's disk."""
+        """`check_logs`: raises TopicRefused if the logs belong to another cluster. `jobs`: further periodic jobs, as
+        (name, work, interval in seconds). `measure`: returns the use of a folder's disk."""
         self.folder, self.options, self.election, self._check_logs = folder, options, election, check_logs
         self.watch = ClockWatch(clock, options.max_clock_offset_ms)
         self.clock = self.watch.delivering
@@ -161,13 +162,13 @@ class Node:
         self.health = HealthTracker(self.shards, self.watch)
         self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up, self.health.is_unreadable)
         self.phase = NODE.start
-        self.condition: Condition | None = None  # of a serving node
+        self.condition: Condition | None = None  # None while the node is not serving
         self.why_not_ready: str | None = "starting"
-        self._closed_for = Reason.STARTING  # while it has no condition
+        self._closed_for = Reason.STARTING  # why the node does not serve, while it has no condition
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._topics = PendingTopics()
-        self._dead: set[int] = set()  # shards whose wheel and store disagree
-        self._short: list[Member] = []  # nodes short of space
+        self._dead: set[int] = set()  # shards that were stopped, because their data must not be trusted
+        self._short: list[Member] = []  # nodes whose disks are short of space
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
         registry.register(
             NodeCollector(
@@ -191,7 +192,7 @@ class Node:
         ]
 
     def readiness(self) -> Readiness:
-        """Its readiness in public words; `why_not_ready` has details."""
+        """The node's readiness in the API's words; `why_not_ready` has the details."""
         own = readiness(
             self.condition, self._closed_for, self.health, self.liveness.check(), self._dead, self._topics_in_trouble()
         )
@@ -213,8 +214,8 @@ class Node:
 
     @property
     def why_closed(self) -> str | None:
-        """Why no request can be served now. Even without a reason, some shards may be stopped, or the clock may be
-        wrong."""
+        """Why the node can serve no request now; None if it can. Even then, some shards may be stopped, or the clock
+        may be wrong."""
         serves = self.condition is not None and EFFECTS[self.condition].serves
         return None if serves else self.why_not_ready
 
@@ -223,7 +224,7 @@ class Node:
         return self.maintenance.level >= Watermark.SHORTEN or any(member.has(shard) for member in self._short)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. Raises Fatal (and errors of bugs) after closing everything."""
+        """Serve until `stop` is set. Raises Fatal, and the errors that bugs cause, after closing everything."""
         while not stop.is_set():
             pause = _REOPEN_S
             try:
@@ -246,8 +247,8 @@ class Node:
         log.debug("node: %s (%s)", self.phase, event, extra={"action": "state"})
 
     async def _rest(self, stop: asyncio.Event, pause: float) -> None:
-        """Wait before everything is reopened. A long pause ends as soon as the disk has space: on a full disk each
-        opening would claim shards, only to fail at its next flush."""
+        """Wait before everything is reopened. A long wait ends as soon as the disk has space. On a full disk, reopening
+        sooner would only claim shards and then fail at the next flush."""
         maintenance, loop = self.maintenance, asyncio.get_running_loop()
         until, free = loop.time() + pause, maintenance.disk.free + self.options.flush_bytes
         while not stop.is_set() and loop.time() < until:
@@ -273,8 +274,8 @@ class Node:
         await self.election.join()
 
     async def _open_shards(self, numbers: Sequence[int]) -> None:
-        """Open the replicas concurrently, because each waits for the disk several times. Raises one's error once all
-        have ended; open ones are then in `shards`."""
+        """Open the replicas concurrently, because opening each one waits for the disk several times. If some fail,
+        raises one of the errors once all have ended; `shards` then contains the open replicas."""
         opened = await asyncio.gather(
             *(in_thread(self._shard, number, self._memory) for number in numbers), return_exceptions=True
         )
@@ -307,7 +308,7 @@ class Node:
                     task.cancel()
 
     def _loops(self) -> list[Loop]:
-        """The node's background jobs. A bug in one stops nothing else."""
+        """The node's background jobs. A bug in one of them does not stop the others."""
         options, maintenance = self.options, self.maintenance
         jobs = [
             ("flush", maintenance.flush, options.flush_interval_s),
@@ -334,7 +335,7 @@ class Node:
             try:
                 return await work()
             except (Unavailable, Fenced) as error:
-                if error.scope <= FailureScope.SHARD:  # the job continues, and so does everything else
+                if error.scope <= FailureScope.SHARD:  # the job and everything else continue
                     raise _JobFailed(str(error)) from error
                 raise
 
@@ -348,7 +349,8 @@ class Node:
             await self._run_shard(number, stop)
 
     async def _run_shard(self, number: int, stop: asyncio.Event) -> None:
-        """Run a shard until the node stops. Its failures do not affect others, except for a failing disk or log."""
+        """Run a shard until the node stops. Its failures do not affect other shards, unless the disk or the log
+        fails."""
         loop, failures = asyncio.get_running_loop(), 0
         while not stop.is_set():
             shard, began = self.shards[number], loop.time()
@@ -385,7 +387,8 @@ class Node:
         self._check_ready()
 
     async def _close(self) -> None:
-        """Close the shards first, because they write to the bus; the last flush shortens the next start. Idempotent."""
+        """Close everything, the shards first, because they write to the bus. The last flush shortens the next start.
+        Idempotent."""
         self._step(NodeEvent.END)
         self.condition, self.why_not_ready = None, self.why_not_ready or "stopping"
         self.health.caught_up.clear()
@@ -396,7 +399,7 @@ class Node:
             shard.progress.fail(reason)
         await self.election.leave()
         await self._attempt(self.maintenance.flush)
-        # Closed shards stay in the table until the next opening, so that a request in flight gets a 503.
+        # Closed shards stay in `shards` until the node is reopened, so that a request in flight gets a 503.
         for shard in self.shards.values():
             await self._attempt(shard.close)
         if hasattr(self, "topic_states"):
@@ -451,7 +454,7 @@ class Node:
         await self.election.wait_for_change(0.2 if self.why_not_ready else None)
         for shard in self.shards.values():
             shard.wake()
-        for number in list(self._dead):  # its master is gone: another node may have it
+        for number in list(self._dead):  # this node runs no master for it: another node may lead it
             await self.election.release(number)
 
     async def check_itself(self) -> None:
@@ -471,7 +474,7 @@ class Node:
         before = self.clock() - int(self.options.ledger_retention_s * 1000)
         for shard in list(self.shards.values()):
             if self.health.is_unreadable(shard.number):
-                continue  # it would use up the time of all others
+                continue  # waiting for it would leave no time for the others
             try:
                 await shard.trim_ledger(before)
             except LogFailed as error:
@@ -481,7 +484,7 @@ class Node:
                 )  # fmt: skip
 
     def recover(self, number: int) -> None:
-        """Make this node's replica of a shard the truth, because no other can be: see `rebase`.
+        """Make this node's replica of a shard the truth, because no other one can be: see `rebase`.
 
         Raises Rejected `unknown_shard`, or `not_needed` if the shard has a current replica.
         """
@@ -524,13 +527,14 @@ class Node:
         return self.peers is not None and await self.peers.fetch(shard, path, least, self.maintenance.require_room)
 
     async def checkpoint(self, shard: int, into: Path) -> None:
-        """Copy a store for the snapshots of peers. Raises Unavailable if the shard must not be copied from here."""
+        """Copy a shard's store into a snapshot for peers. Raises Unavailable if the shard must not be copied from
+        here."""
         if self.why_not_ready is not None or not self.health.is_fit(shard):
             raise Unavailable(f"shard {shard} cannot be copied from this node, which could not lead it")
         await self.shards[shard].checkpoint(into)
 
     async def clean(self) -> None:
-        """Drop forgotten history; in a log of our own also records past their retention."""
+        """Drop forgotten history and, in a log that belongs to this node, records past their retention."""
         await self.maintenance.clean(*self._own_log())
 
     async def _purge(self) -> float:
@@ -538,7 +542,7 @@ class Node:
         return until_purge(self.options, _utc_now())
 
     async def purge_if_full(self) -> None:
-        """Clean ahead of schedule if the disk requires it."""
+        """Purge ahead of schedule if the disk requires it."""
         await self.maintenance.purge_if_full(*self._own_log())
 
     def _own_log(self) -> tuple[Bus | None, int]:
@@ -551,7 +555,7 @@ def until_purge(options: NodeOptions, now: datetime) -> float:
     if options.purge_at is None:
         return options.purge_interval_s
     hour, minute = options.purge_at
-    # A purge that began shortly before its time is not repeated.
+    # A purge that began shortly before its scheduled time is not repeated at that time.
     fire: datetime = CronTrigger(hour=hour, minute=minute, timezone=UTC).get_next_fire_time(None, now + _SOON)
     return (fire - now).total_seconds()
 

@@ -20,7 +20,7 @@ from duemq.model.readiness import Readiness
 
 
 class NodeBackend:
-    """See `Backend`: everything in one process. `wait_s`: how long a read waits for its shard to catch up."""
+    """See `Backend`: the node is in this process. `wait_s`: how long a read waits for its shard to catch up."""
 
     def __init__(self, node: Node, wait_s: float = 2.0, operator: Operator | None = None) -> None:
         self._node = node
@@ -76,7 +76,7 @@ class NodeBackend:
         return self.topic_states.trouble(topic, self.clock())
 
     def troubles(self) -> dict[str, str]:
-        if self._node.why_closed is not None:  # before the first opening there are none
+        if self._node.why_closed is not None:  # before the node is opened, it has no topic states
             return {}
         return self.topic_states.troubles(self.clock())
 
@@ -87,7 +87,7 @@ class NodeBackend:
         return document | {"topics": self.troubles()}
 
     async def figures(self) -> list[Figures]:
-        """Those of this node; the caller knows the name."""
+        """The figures of this node, without the node's name: the caller adds it."""
         closed = self._node.why_closed is not None
         return [] if closed else [self._figures.figures("", self.clock(), self._direct)]
 

@@ -1,4 +1,4 @@
-"""The states of a node, as tables: its life, and why it is ready or not."""
+"""The states of a node, as tables: its phases, and the conditions that decide whether it is ready."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from duemq.model.state_table import StateTable
 
 class NodePhase(StrEnum):
     CLOSED = "closed"
-    OPENING = "opening"  # the log, the stores, the election
-    SERVING = "serving"  # shards run; its condition decides whether requests are served
-    CLOSING = "closing"  # shards are flushed and closed
+    OPENING = "opening"  # it opens the log and the stores, and joins the election
+    SERVING = "serving"  # its shards run; its condition decides whether it serves requests
+    CLOSING = "closing"  # its shards are being flushed and closed
 
 
 class NodeEvent(StrEnum):
-    START = "start"  # or again after a failure
+    START = "start"  # also after a failure
     OPENED = "opened"
     END = "end"  # it was stopped, or a disk or the log failed
     CLOSED = "closed"
@@ -43,13 +43,13 @@ class Condition(StrEnum):
     LOG_LOST = "log_lost"
     CLOCK_WRONG = "clock_wrong"
     CATCHING_UP = "catching_up"
-    UNFIT = "unfit"  # no shard can be led from here (or, on a single node, one cannot)
+    UNFIT = "unfit"  # the node can lead no shard; a node that runs alone: there is a shard that it cannot lead
     DRAINED = "drained"
     FIT = "fit"
 
 
 class Effect(NamedTuple):
-    """`state`: the report to other nodes. `serves`: whether requests are served."""
+    """`state`: the state reported to other nodes. `serves`: whether requests are served."""
 
     state: NodeState
     serves: bool

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from duemq.storage.shard.topic_counts import TopicCounts
 
 MOST = 100
-"""The limit of listed topics; those with the most messages are listed."""
+"""How many topics are listed at most: those with the most messages."""
 OTHERS = "*"
-"""Stands for all other topics together: no topic has this name."""
+"""The name for all other topics together. No topic has this name."""
 
-_SHARE = 0.002  # of the time may be spent on it: 10,000 topics take 10 ms
+_SHARE = 0.002  # the share of the time that this may take: 10,000 topics take 10 ms
 
 
 class PendingTopics:
@@ -22,7 +22,7 @@ class PendingTopics:
         self._again = 0.0  # counts are not read again before this time (monotonic, s)
 
     def counts(self, shards: Iterable[TopicCounts]) -> Mapping[str, int]:
-        """By topic, of all shards whose messages are counted."""
+        """Pending messages by topic, from all shards whose messages are counted."""
         started = time.monotonic()
         if started >= self._again:
             by_topic, total = Counter[str](), 0

@@ -22,7 +22,8 @@ class DeliverySettings(SettingsSection):
 
 
 class NodeSettings(SettingsSection):
-    """Empty `name` and `advertise`: this machine's host name, and the host it listens on."""
+    """If `name` is empty, it is this machine's host name; if `advertise` is empty, it is the host that the node listens
+    on."""
 
     name: str = ""
     rack: str = ""

@@ -1,4 +1,4 @@
-"""Blocking work in a thread that the caller always waits for."""
+"""Runs blocking work in a thread that the caller always waits for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ R = TypeVar("R")
 
 
 async def in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run like `asyncio.to_thread`, but wait for the end even if the caller is cancelled.
+    """Run the work like `asyncio.to_thread`, but wait for its end even if the caller is cancelled.
 
-    So the work has ended when the caller continues, for example to close the store or open the folder.
+    So the work has ended when the caller continues, for example by closing the store or opening the folder.
     """
     name = getattr(work, "__name__", "work")
     running = asyncio.create_task(asyncio.to_thread(work, *args, **kwargs), name=f"thread {name}")

@@ -1,7 +1,7 @@
 """The data folder: its lock, its format, and its secrets.
 
-`duemq.json` has the format version, the number of shards and the cluster's id. To raise `VERSION`: document the
-migration in CHANGELOG.md, and keep a reader for the old one or refuse it with that advice.
+`duemq.json` contains the format version, the number of shards and the cluster's id. To raise `VERSION`, document the
+migration in CHANGELOG.md, and either keep a reader for the old format or refuse it with that advice.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from duemq.model.topics.topic_names import OWN
 from duemq.storage.checkpoint.replica_swap import finish_replacements
 from duemq.storage.fsync import make_folder, write_durably
 
-# A cluster with a prefix has the second version: an older duemq would use the topics of another cluster.
+# A cluster with a prefix has the second version, so that an older duemq, which would use another cluster's topics,
+# refuses the folder.
 VERSION, WITH_PREFIX = 1, 2
-SNAPSHOTS = "snapshots"  # for peers to copy; nothing in it outlives the process
+SNAPSHOTS = "snapshots"  # contains snapshots for peers to copy, which are removed at the next start
 META = "duemq.json"
 SECRET = "id.key"
 LOCK = "lock"
 LOG_ID = "log.id"  # not in backups, because a restored log continues differently from the original
 BACKUP = "backup.json"  # marks a folder as a backup
-RESTORE = "restore.json"  # there during a restore
-_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
-_UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that an interrupted creation can leave
+RESTORE = "restore.json"  # exists during a restore
+_BLOCK_BYTES = 512  # the unit of st_blocks on every file system
+_UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all files that an interrupted creation can leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def disk_use(path: Path) -> DiskUse:
 
 
 class Folder:
-    """A data folder held by this process until `close`."""
+    """A data folder that this process has locked until `close`."""
 
     def __init__(self, info: FolderInfo, lock: int) -> None:
         self.info = info
@@ -63,12 +64,12 @@ class Folder:
     def open(
         path: Path, shards: int | None = None, identity: ClusterIdentity | None = None, prefix: str = OWN
     ) -> Folder:
-        """Take the folder, initializing it if it is new or empty: for the cluster of `identity`, or for a new cluster
-        (with `shards` shards, 1 if None, and this prefix). An initialization that a crash interrupted is finished. A
-        folder that everyone may enter is closed to others than its owner.
+        """Lock the folder. A new or empty folder is initialized: for the cluster of `identity`, or for a new cluster
+        (with `shards` shards, 1 if None, and this prefix). An initialization that a crash interrupted is finished. If
+        everyone may enter the folder, access is restricted to its owner.
 
-        Raises FolderRefused for a folder that another process holds, that is not duemq's, of another format or of
-        another cluster.
+        Raises FolderRefused if another process has locked the folder, or if it is not duemq's, has another format or
+        belongs to another cluster.
         """
         if identity is not None and shards is not None and shards != identity.shards:
             raise FolderRefused(
@@ -120,7 +121,7 @@ class Folder:
 
 
 def read_info(path: Path) -> FolderInfo:
-    """Read the metadata of a folder without taking it. Raises FolderRefused."""
+    """Read the metadata of a folder without locking it. Raises FolderRefused."""
     try:
         meta = orjson.loads((path / META).read_bytes())
         known = meta["format"] == "duemq" and isinstance(meta["version"], int)
@@ -150,8 +151,8 @@ def read_info(path: Path) -> FolderInfo:
 
 
 def log_id_of(path: Path) -> str:
-    """The id of the existing log at this path, which differs from all others and changes with a restore. Created at the
-    first call; with the same id, each offset has the same record. Raises DiskFull or StoreFailed.
+    """The id of the existing log at this path. It differs from all other ids, changes with a restore, and is created by
+    the first call. While the id is the same, each offset has the same record. Raises DiskFull or StoreFailed.
     """
     file = path / LOG_ID
     with translate_errors(path):
@@ -172,8 +173,8 @@ def _refuse_backup(path: Path) -> None:
 
 
 def take_lock(path: Path) -> int:
-    """Lock a folder until this descriptor is closed. Raises FolderRefused if another process has it, or it cannot be
-    locked."""
+    """Lock a folder until the returned descriptor is closed. Raises FolderRefused if another process has locked it, or
+    if it cannot be locked."""
     try:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -198,18 +199,19 @@ def _cannot_use(path: Path, error: OSError) -> FolderRefused:
 
 
 def _close_to_others(path: Path) -> None:
-    """A right of the group that others lack is kept, because it was given on purpose.
+    """Restrict the folder to its owner if everyone has rights to it. If only its group has rights, nothing changes,
+    because these were granted on purpose.
 
-    A folder of another owner, such as a Kubernetes volume, is unchanged: the files created in it are private anyway.
+    A folder with another owner, such as a Kubernetes volume, is unchanged: the files created in it are private anyway.
     """
     status = path.stat()
     if status.st_mode & 0o007 and status.st_uid == os.geteuid():
-        with suppress(OSError):  # some file systems have no modes
+        with suppress(OSError):  # some file systems do not support modes
             path.chmod(0o700)
 
 
 def _make(path: Path, identity: ClusterIdentity) -> None:
-    """The secret first, the folder's own file last: a folder with `duemq.json` is complete."""
+    """Write the secret first and `duemq.json` last: a folder with `duemq.json` is complete."""
     try:
         write_durably(path / SECRET, identity.secret)
     except OSError as error:
@@ -257,9 +259,9 @@ def _tidy(path: Path) -> None:
 
 
 def disk_bytes(path: Path) -> int:
-    """Bytes that all files below a folder take on disk; files that vanish during the count are left out."""
+    """Bytes that all files below a folder take on disk. Files that vanish during the count are left out."""
     total = 0
-    inodes: set[int] = set()  # files that a snapshot shares with its store
+    inodes: set[int] = set()  # of files that a snapshot shares with its store, so that each is counted once
     for folder, _, names in os.walk(path):
         for name in names:
             try:

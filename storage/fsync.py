@@ -1,4 +1,4 @@
-"""Small files and renames that outlast a power cut."""
+"""Small files and renames that survive a power failure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 _PART_BYTES = 1 << 20
 
 Report = Callable[[int], None]
-"""Gets the bytes of a file read so far."""
+"""Called with the number of bytes of a file that have been read so far."""
 
 
 def digest(path: Path, report: Report) -> str:
-    """The sha256 of a file's content, in hex. Raises OSError."""
+    """The SHA-256 of a file's content, in hex. Raises OSError."""
     sha256, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while part := file.read(_PART_BYTES):
@@ -25,9 +25,9 @@ def digest(path: Path, report: Report) -> str:
 
 
 def copy_durably(source: Path, into: Path, report: Report) -> str:
-    """Copy a file with its mode to a new path, and sync it; returns the sha256 of the copy, in hex.
+    """Copy a file with its mode to a new path, and sync the copy. Returns the copy's SHA-256, in hex.
 
-    A crash may leave a part of it. Raises OSError.
+    A crash may leave part of the copy. Raises OSError.
     """
     sha256, done = hashlib.sha256(), 0
     with source.open("rb") as file:
@@ -44,7 +44,7 @@ def copy_durably(source: Path, into: Path, report: Report) -> str:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Create or replace a private file: after a crash it is the old or the new one. Raises OSError."""
+    """Create or replace a private file. After a crash it has either the old or the new content. Raises OSError."""
     temporary = path.with_suffix(".new")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
@@ -57,7 +57,7 @@ def write_durably(path: Path, content: bytes) -> None:
 def make_folder(path: Path) -> None:
     """Create a private folder and its missing parents, unless it exists. Raises OSError.
 
-    Afterwards its name is durable, even if an earlier process created it without syncing.
+    Afterwards the folder's name is durable, even if an earlier process created it without syncing.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The limits of messages in imported files."""
+"""The limits for messages in imported files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ImportLimits:
-    """The limits of one message. `topics` are names or patterns (`orders.*`); none = any topic."""
+    """The limits for one message. `topics` are names or patterns (`orders.*`); empty = any topic."""
 
     max_payload_bytes: int = 1 << 20
     max_headers: int = 64

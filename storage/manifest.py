@@ -1,4 +1,4 @@
-"""Common parts of the manifests of checkpoints, backups and bulk jobs: a format, and a list of files."""
+"""What the manifests of checkpoints, backups and bulk jobs have in common: a format, and a list of files."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def check_files(files: Sequence[ListedFile], safe_name: re.Pattern[str]) -> None
 
 
 def other_format(manifest: object, actual: object, expected: int) -> str:
-    """The sentence about a manifest of a format that this version cannot read."""
+    """The sentence about a manifest whose format this version cannot read."""
     return f"{manifest} has format {actual}, this duemq reads format {expected}"

@@ -1,7 +1,7 @@
-"""Files in an S3-compatible store: which ones may be imported, and how they are copied to this machine.
+"""Files in an S3-compatible object store: which ones may be imported, and how they are copied to this machine.
 
-A store is slow, and sometimes unreachable. So a file is copied once, and only the copy is read: the checked file is the
-kept one, even if the object changes.
+An object store is slow, and sometimes unreachable. So a file is copied once, and only the copy is read. The file that
+was checked is then the file that is imported, even if the object changes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 SCHEME: Final = "s3://"
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PART_BYTES: Final = 8 << 20
-_SPARE_BYTES: Final = 64 << 20  # left free on the disk of the copy
+_SPARE_BYTES: Final = 64 << 20  # must remain free on the disk with the copy
 _CONNECT_S: Final = 5.0
-_ATTEMPTS: Final = 2  # a node retries later
+_ATTEMPTS: Final = 2  # only a few, because a node retries later
 
 
 class StoreAway(Unavailable):
-    """An object store does not answer, or refuses access: the file is not at fault."""
+    """An object store does not answer, or refuses access. The file is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """How to reach the store. The AWS SDK finds empty values: variables, profiles, roles."""
+    """How to reach the object store. The AWS SDK fills empty values from variables, profiles or roles."""
 
     endpoint: str = ""
     region: str = ""
@@ -45,8 +45,8 @@ class ObjectStore:
     session_token: str = field(default="", repr=False)
 
     def connect(self, attempts: int = _ATTEMPTS) -> S3FileSystem:
-        """`attempts`: of one request."""
-        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # costs 50 ms, which files of a folder save
+        """Connect to the store. `attempts`: the most attempts for one request."""
+        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # takes 50 ms, so only if needed
 
         options: dict[str, Any] = {}
         if self.endpoint:
@@ -63,14 +63,14 @@ class ObjectStore:
 
 
 def is_object(path: str) -> bool:
-    """Whether it is the URI of an object, not a path."""
+    """Whether this is the URI of an object, not a path."""
     return path.startswith(SCHEME)
 
 
 def wrong_uri(uri: str, *, prefix: bool = False) -> str | None:
-    """The fault of an object's URI, in a few words; None if it is valid. `prefix`: it is a prefix of objects.
+    """The fault of an object's URI, in a few words; None if it is valid. `prefix`: the URI is a prefix of objects.
 
-    No part may be empty, `.` or `..`: stores take these literally, and programs in between may resolve them.
+    No part may be empty, `.` or `..`: stores take these literally, but programs in between may resolve them.
     """
     bucket, slash, key = uri.removeprefix(SCHEME).partition("/")
     if not is_object(uri) or not _BUCKET.fullmatch(bucket):
@@ -84,7 +84,7 @@ def wrong_uri(uri: str, *, prefix: bool = False) -> str | None:
 
 
 def outside(uri: str, prefixes: Sequence[str]) -> str | None:
-    """Why the object may not be imported, in a sentence; None if it may. `prefixes`: URIs it must be below."""
+    """Why the object may not be imported, as a sentence; None if it may. `prefixes`: URIs that it must be below."""
     if (wrong := wrong_uri(uri)) is not None:
         return f"{_short(uri)}: {wrong}"
     if not any(uri.startswith(f"{prefix.rstrip('/')}/") for prefix in prefixes):
@@ -111,10 +111,11 @@ def fetch_object(
     size: int | None = None,
     alive: Callable[[], None] = lambda: None,
 ) -> Iterator[Path]:
-    """A copy of an object at `into`, for the duration of the block. `size`: its expected bytes.
+    """A copy of an object at `into`, which exists during the block. `size`: the expected size in bytes.
 
-    `alive` is called after each part. Raises BadDelayFile for an object that is missing, has another size, or is
-    elsewhere; StoreAway if the store does not serve it; DiskFull if there is no space for it; the disk's OSError.
+    `alive` is called after each part. Raises BadDelayFile for an object that is missing, has another size, or is below
+    none of the prefixes; StoreAway if the store does not serve it; DiskFull if there is no space for it; and the disk's
+    OSError.
     """
     if (reason := outside(uri, prefixes)) is not None:
         raise BadDelayFile(reason)
@@ -158,7 +159,7 @@ def _copy(uri: str, into: Path, store: ObjectStore, size: int | None, alive: Cal
 
 @contextmanager
 def _answering(uri: str) -> Iterator[None]:
-    """Raise StoreAway for all errors of a store's client: none of them is about the file."""
+    """Raise StoreAway for all errors of a store's client except a missing object: the file is not their cause."""
     try:
         yield
     except FileNotFoundError as error:

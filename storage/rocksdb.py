@@ -1,8 +1,8 @@
-"""Opens RocksDB for a shard's store. Traps of rocksdict that readers of this folder must know:
+"""Opens RocksDB for a shard's store. Pitfalls of rocksdict for those who change this folder:
 
-* `items()` ends silently at a corrupt block; a caller that must know counts its rows and calls `check`.
-* `ReadOptions.set_iterate_lower_bound` of rocksdict 0.3.29 sets the upper bound; it is not used here.
-* `write()` holds the GIL, `flush()` and `compact_range()` release it: these run in a thread.
+* `items()` ends silently at a corrupt block. A caller that must detect that counts its rows and calls `check`.
+* `ReadOptions.set_iterate_lower_bound` of rocksdict 0.3.29 sets the upper bound. It is not used here.
+* `write()` does not release the GIL. `flush()` and `compact_range()` release it, so they run in a thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rocksdict import (
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.fsync import make_folder
 
-_ZLIB_WINDOW, _ZSTD_LEVEL = -14, 1  # RocksDB needs both; zstd uses the level
+_ZLIB_WINDOW, _ZSTD_LEVEL = -14, 1  # RocksDB requires both values; zstd uses only the level
 
 
 class Memory:
@@ -31,18 +31,20 @@ class Memory:
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         self.cache = Cache(cache_bytes)
         self.write_buffer_bytes = write_buffer_bytes
-        # Stalling writers would stop the event loop; flushing the buffers at this sum bounds them well enough.
+        # No stalling, because a stalled write would block the event loop. Flushing at this total limits the memory well
+        # enough.
         self.buffers = WriteBufferManager(write_buffer_bytes, False)
 
 
 def open_store(path: Path, memory: Memory) -> Rdict:
-    """A database without write-ahead log: the buffer topic is its log (`docs/explain/architecture.md`)."""
+    """Open a database without a write-ahead log: the buffer topic serves as its log
+    (`docs/explain/architecture.md`)."""
     table = _table()
     table.set_block_cache(memory.cache)
     table.set_cache_index_and_filter_blocks(True)
     options = _options(table)
-    # Messages wait here for weeks: zstd stores 180 bytes of JSON in 91 bytes, lz4 in 127, with no measurable difference
-    # in CPU time (Python dominates writes). The messages of a loaded sorted file are delivered soon: lz4 is faster.
+    # Messages stay here for weeks: zstd stores 180 bytes of JSON in 91 bytes, lz4 in 127, with no measurable difference
+    # in CPU time (Python dominates writes). Messages in a sorted file that is loaded are delivered soon: lz4 is faster.
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(_ZLIB_WINDOW, _ZSTD_LEVEL, 0, 0)
     options.create_if_missing(True)
@@ -55,12 +57,12 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_paranoid_checks(True)
     with translate_errors(path):
-        make_folder(path)  # RocksDB would create it, too, but never sync its name
+        make_folder(path)  # RocksDB would create the folder, too, but would not sync its name
         return Rdict(str(path), options)
 
 
 def sorted_file_options() -> Options:
-    """Options of a sorted file for such a database to ingest."""
+    """Options for a sorted file that such a database can ingest."""
     return _options(_table())
 
 

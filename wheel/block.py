@@ -11,10 +11,10 @@ from duemq.wheel.slots import COARSER, Dues, Level
 class Block:
     """Counts of the finer slots that one coarser slot, [start, end), was expanded into.
 
-    level: of the finer slots.
+    level: the level of the finer slots.
     total: sum of the counts.
-    running: rows are still being read into it, so a count may be negative for a while: a row may be removed before the
-        reader adds it.
+    running: the slot's rows are still being read into the block. Until they all are, a count may be negative, because a
+        row may be removed before the reader adds it.
     """
 
     __slots__ = ("_low", "cells", "counts", "end", "length", "level", "running", "start", "total")
@@ -25,7 +25,8 @@ class Block:
         self.end = start + span
         self.level = level
         self.length = int(level)
-        # Two views of one memory: numpy for batches, array for single items, which are several times slower in numpy.
+        # Two views of the same memory: numpy for batches, array for single items, with which numpy is several times
+        # slower.
         self.cells = array("q", bytes(8 * (span // self.length)))
         self.counts = np.frombuffer(self.cells, np.int64)
         self.total = 0
@@ -33,7 +34,7 @@ class Block:
         self._low = 0  # no slot before this one holds rows
 
     def tally(self, dues: Dues) -> tuple[Dues, Dues]:
-        """Slot index of each due (n,), and rows per slot (slots,). A due outside the block is a ValueError."""
+        """Slot index of each due time (n,), and rows per slot (slots,). ValueError for a due time outside the block."""
         index = (dues - self.start) // self.length
         counts = np.bincount(index, minlength=len(self.cells))
         if len(counts) > len(self.cells):
@@ -41,7 +42,7 @@ class Block:
         return index, counts
 
     def change(self, counts: Dues, step: int) -> None:
-        """Adds `step` times the counts, shape (slots,); CountMismatch if a slot would go below zero."""
+        """Adds `step` times the counts, shape (slots,). CountMismatch if a slot would go below zero."""
         after = self.counts + step * counts
         if step < 0 and not self.running:
             lowest = int(after.argmin())
@@ -63,11 +64,11 @@ class Block:
             self._low = index
 
     def before(self, end: int) -> int:
-        """How many of the slots end at or before `end`, from none to all."""
+        """The number of slots that end at or before `end`, from none to all."""
         return min(max(end - self.start, 0) // self.length, len(self.cells))
 
     def first(self) -> int | None:
-        """Index of the first slot that is not zero."""
+        """Index of the first slot whose count is not zero."""
         cells, index, size = self.cells, self._low, len(self.cells)
         if index < size and not cells[index]:
             index += int((self.counts[index:] != 0).argmax())

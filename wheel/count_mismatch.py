@@ -1,16 +1,16 @@
-"""The wheel's error: its counts and the store disagree."""
+"""The wheel's error: its counts differ from the store's rows."""
 
 from duemq.model.errors import Fatal
 from duemq.wheel.slots import Level
 
 
 class CountMismatch(Fatal):
-    """Counted rows and stored rows differ: the store lost or gained rows silently. Stop the shard.
+    """The wheel's count differs from the number of stored rows: the store lost or gained rows silently. Stop the shard.
 
     start: first ms of the slot.
     level: length of the slot.
-    expected: rows the wheel had counted in the slot.
-    left: `expected` less the rows the store gave; negative when it gave more than were counted.
+    expected: rows that the wheel had counted in the slot.
+    left: `expected` minus the rows that the store returned; negative if the store returned more rows than were counted.
 
     Discard the wheel that raised it, and build another one from the store.
     """

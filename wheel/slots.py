@@ -1,4 +1,4 @@
-"""Levels of the wheel, and the slot a caller is asked to read."""
+"""Levels of the wheel, and the slot that a caller must read next."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 Dues = npt.NDArray[np.int64]
-"""Due times, shape (n,), epoch ms, in any order, repeats allowed."""
+"""Due times, shape (n,), epoch ms, in any order; repeated values are allowed."""
 
 
 class Level(IntEnum):
-    """Length of a level's slots, ms. Each divides the next one, so that slots nest."""
+    """Length of a level's slots, ms. Each length divides the next one, so that slots nest."""
 
     MILLISECOND = 1
     SECOND = 1_000
@@ -25,7 +25,7 @@ FINER = {coarser: level for level, coarser in COARSER.items()}
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The stretch [start, end) of one level, epoch ms, and the rows counted in it."""
+    """A slot: the interval [start, end) at one level, epoch ms, and the number of rows counted in it."""
 
     start: int
     level: Level
@@ -46,7 +46,7 @@ class Slot:
 class Leads:
     """How long before its start a slot of each level must be expanded, ms.
 
-    A lead pays for reading every key of the slot: 18,000,000 in a full window, 600,000 in a full minute at 10,000
+    A lead leaves time to read every key of the slot: 18,000,000 in a full window and 600,000 in a full minute at 10,000
     messages/s.
     """
 

@@ -1,4 +1,4 @@
-"""The counts: which block a due is counted in, and how batches find it."""
+"""The counts: finds the block that counts a due time, for single due times and for batches."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -9,7 +9,7 @@ from duemq.wheel.block import Block
 from duemq.wheel.slots import COARSER, FINER, Dues, Level, Slot
 from duemq.wheel.windows import Windows
 
-# Up to this many items a plain loop beats the fixed cost of numpy's calls.
+# Up to this many items, a plain loop is faster than numpy, because numpy's calls have a fixed cost.
 _FEW = 80
 _WINDOW, _MINUTE, _SECOND = int(Level.WINDOW), int(Level.MINUTE), int(Level.SECOND)
 
@@ -17,7 +17,7 @@ _WINDOW, _MINUTE, _SECOND = int(Level.WINDOW), int(Level.MINUTE), int(Level.SECO
 class Trie:
     """Windows, and the blocks that some of their slots were expanded into.
 
-    blocks: per level of their slots, {start: block}; the finest level first.
+    blocks: for each level of slots, {start: block}; the finest level first.
 
     A block never exists without its parent.
     """
@@ -38,7 +38,7 @@ class Trie:
         return chain(self._milliseconds.values(), self._seconds.values(), self._minutes.values())
 
     def change(self, dues: Dues, step: int) -> None:
-        """Adds `step` per due, shape (n,), to the slot it is counted in; CountMismatch below zero."""
+        """Adds `step` for each due time, shape (n,), to the slot that counts it. CountMismatch below zero."""
         if len(dues) <= _FEW:
             self._change_few(dues.tolist(), step)
         else:
@@ -73,7 +73,7 @@ class Trie:
         self.windows.change(starts.tolist(), counts.tolist(), step)
 
     def _change_block(self, block: Block, dues: Dues, step: int) -> None:
-        """Counts dues, all within the block, in it or in its expanded slots."""
+        """Counts due times, all of them within the block, in the block or in its expanded slots."""
         index, counts = block.tally(dues)
         if block.level is not Level.MILLISECOND:
             for child in self.blocks[FINER[block.level]].values():
@@ -84,7 +84,8 @@ class Trie:
         block.change(counts, step)
 
     def count(self, start: int, level: Level) -> int | None:
-        """Rows of a slot that is not expanded; None while the level above is missing or still being read."""
+        """Rows in a slot that is not expanded. None if the block that counts the slot is missing or still being
+        read."""
         if level is Level.WINDOW:
             return self.windows.totals.get(start, 0)
         parent = self.blocks[level].get(start - start % COARSER[level])
@@ -93,7 +94,7 @@ class Trie:
         return parent.cells[(start - parent.start) // parent.length]
 
     def expand(self, start: int, level: Level, *, running: bool) -> Block:
-        """Opens a block of zeros for the slot, whose own count goes to zero."""
+        """Adds a block of zeros for the slot, and sets the slot's own count to zero."""
         if level is Level.WINDOW:
             self.windows.hide(start)
         else:
@@ -105,9 +106,9 @@ class Trie:
     def fold(self, now: int, spans: int, bound: int) -> None:
         """Folds blocks that ended `spans` of their own length before `now` back into their coarser slot.
 
-        bound: blocks that end after it stay.
+        bound: blocks that end after this ms are not folded.
         """
-        for level, blocks in self.blocks.items():  # finest first, so that none has children
+        for level, blocks in self.blocks.items():  # finest level first, so that no folded block has children
             latest = min(bound, now - spans * COARSER[level])
             for block in [block for block in blocks.values() if block.end <= latest]:
                 del blocks[block.start]
@@ -117,12 +118,12 @@ class Trie:
                     self._parent(block.start, COARSER[level]).change_one(block.start, block.total)
 
     def drop(self, bound: int) -> None:
-        """Drops the blocks that end at or before `bound`, which must be empty."""
+        """Drops the blocks that end at or before `bound`. They must be empty."""
         for block in [block for block in self if block.end <= bound]:
             del self.blocks[block.level][block.start]
 
     def leftover(self, bound: int) -> Slot | None:
-        """A slot with rows that ends at or before `bound`, of the finest level that has one."""
+        """A slot that ends at or before `bound` and still has rows, from the finest level with such a slot."""
         for block in self:
             if block.total and block.start < bound and (index := block.first()) is not None:
                 if index < block.before(bound):
@@ -133,5 +134,5 @@ class Trie:
         return None
 
     def _parent(self, start: int, level: Level) -> Block:
-        """The block that the slot is counted in; KeyError if there is none."""
+        """The block that counts the slot. KeyError if there is none."""
         return self.blocks[level][start - start % COARSER[level]]

@@ -1,20 +1,21 @@
 """A hierarchical timing wheel that counts.
 
-The store keeps the messages in order of due time, so the rows of a period are one contiguous range of keys, and the
-wheel only holds their number. It is a second count next to the store: it says when to read and how many rows to expect.
-A difference between the two raises `CountMismatch`.
+The store keeps the messages in order of due time. So the rows of any period are one contiguous range of keys, and the
+wheel only has to count them. It is a second count, independent of the store: it determines when to read and how many
+rows to expect. If the store returns another number of rows, the wheel raises `CountMismatch`.
 
 Levels nest as in hierarchical timing wheels (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987):
-slots of 1 ms, 1 s, 1 min, and windows of 30 min to any horizon. Here they form a trie of counts:
+slots of 1 ms, 1 s and 1 min, and windows of 30 min without a limit in time. Here they form a trie of counts:
 
-    windows   {start: rows}           every window that holds rows
-    minutes   {window: Block of 30}   of the few windows that are expanded
-    seconds   {minute: Block of 60}   of the few minutes of those that are expanded
-    ms        {second: Block of 1000} of the few seconds of those that are expanded
+    windows   {start: rows}           every window that has rows
+    minutes   {window: Block of 30}   for the few windows that are expanded
+    seconds   {minute: Block of 60}   for the few expanded minutes in those windows
+    ms        {second: Block of 1000} for the few expanded seconds in those minutes
 
-A due is counted in the finest block that covers it, and nowhere else. A slot is expanded into the next finer level only
-when its time nears, by reading the keys of its range from the store; an empty slot needs no reading. Blocks before the
-cursor are dropped once they are empty, so memory is a few blocks of at most 8 KB, whatever the number of messages.
+A due time is counted only in the finest block that covers it. A slot is expanded into the next finer level shortly
+before its time, by reading the keys in its range from the store; an empty slot needs no reading. Blocks before the
+cursor are dropped once they are empty, so the blocks in memory are few and take at most 8 KB each, whatever the number
+of messages.
 
 Pure: no clock and no IO. All times are epoch ms, all batches int64 arrays.
 """
@@ -27,24 +28,24 @@ from duemq.wheel.expansion import Expansion
 from duemq.wheel.slots import FINER, Dues, Leads, Level, Slot
 from duemq.wheel.trie import Trie
 
-# A block that ended this many of its spans ago is folded, so that a long backlog does not keep 8 KB per second.
+# A block that ended this many of its spans ago is folded, so that a long backlog does not take 8 KB per second.
 _FOLD_SPANS = 16
 _DEFAULT_LEADS = Leads()
 
 
 class Wheel:
-    """Rows pending per slot of time. After a `CountMismatch` build another one from the store."""
+    """Pending rows per slot. After a `CountMismatch`, build another wheel from the store."""
 
     def __init__(self) -> None:
         self._trie = Trie({})
         self._windows = self._trie.windows
         self._total = 0
-        # The interval (ms) in which `expandable` has nothing to do, with these leads.
+        # `expandable`, called with these leads, has nothing to do while `now` is in this interval (ms).
         self._expanded = (0, 0, _DEFAULT_LEADS)
 
     @classmethod
     def restore(cls, windows: Mapping[int, int]) -> Self:
-        """A wheel of the given rows per window start, as `window_totals` returns them; nothing is expanded.
+        """A wheel with the given number of rows per window start, as `window_totals` returns them. Nothing is expanded.
 
         Raises ValueError for a time that is not the start of a window, and for a negative total.
         """
@@ -56,12 +57,12 @@ class Wheel:
 
     @property
     def total(self) -> int:
-        """Rows counted, at any time."""
+        """The number of rows counted, whatever their due time."""
         return self._total
 
     @property
     def touched_windows(self) -> frozenset[int]:
-        """Starts of the windows whose total changed since `take_touched_windows`."""
+        """Starts of the windows whose total has changed since the last `take_touched_windows`."""
         return frozenset(self._windows.touched)
 
     def take_touched_windows(self) -> set[int]:
@@ -70,20 +71,20 @@ class Wheel:
         return starts
 
     def window_totals(self, starts: Iterable[int]) -> dict[int, int]:
-        """Rows left in each of the given windows, expanded or not; 0 for an empty window."""
+        """Rows left in each of the given windows, expanded or not. An empty window has 0."""
         totals = self._windows.totals
         return {start: totals.get(start, 0) for start in starts}
 
     def all_totals(self) -> Mapping[int, int]:
-        """Rows left in every window that is not empty, by its start."""
+        """Rows left in each window that is not empty, by the window's start."""
         return self._windows.totals
 
     def add(self, dues: Dues) -> None:
-        """Counts rows in, shape (n,)."""
+        """Counts rows in, by their due times, shape (n,)."""
         self._change(dues, 1)
 
     def add_window(self, start: int, rows: int) -> bool:
-        """Counts rows into a whole window. False, without counting, if it is expanded: `add` their dues."""
+        """Counts rows into a whole window. Returns False, without counting, if it is expanded: call `add` instead."""
         if start in self._trie.blocks[Level.MINUTE]:
             return False
         self._windows.change([start], [rows], 1)
@@ -91,20 +92,21 @@ class Wheel:
         return True
 
     def remove(self, dues: Dues) -> None:
-        """Counts rows out, shape (n,): cancelled, moved or delivered. CountMismatch if fewer were counted."""
+        """Counts out cancelled, moved or delivered rows, shape (n,). CountMismatch if fewer rows were counted."""
         self._change(dues, -1)
 
     def take(self, dues: Dues, through: int) -> None:
-        """Counts out the rows delivered, shape (n,), and settles. CountMismatch as of `remove` and `advance`.
+        """Counts out the delivered rows, shape (n,), and advances. CountMismatch as in `remove` and `advance`.
 
-        through: the ms that the cursor reached; rows of that ms may remain, so a slot can be taken in parts. If
-            everything due at `now` was taken, it is `now + 1`.
+        through: the ms that the cursor reached. Rows in that ms may remain, so a slot can be taken in parts. Once
+            everything due at `now` is taken, it may be `now + 1`.
         """
         self._change(dues, -1)
         self._advance(through, dues)
 
     def advance(self, through: int) -> None:
-        """Verifies that no rows are left in slots that end before the ms `through`, and drops the blocks before it.
+        """Verifies that no rows are left in slots that end at or before the ms `through`, and drops the blocks before
+        it.
 
         Raises CountMismatch if rows are left: they were counted and never delivered, so the store lost them. Slots at
         or after `horizon()` are left to a later call.
@@ -112,7 +114,7 @@ class Wheel:
         self._advance(through, None)
 
     def due(self, now: int) -> int:
-        """Rows in the slots that end at or before the ms `now`, inclusive.
+        """Rows in the slots that end no later than the ms `now`, inclusive.
 
         Exact if the slots that contain `now` are expanded; earlier slots may be of any level. Unreliable at or after
         `horizon()`.
@@ -132,7 +134,7 @@ class Wheel:
 
     def next_due(self) -> int | None:
         """Earliest ms at which rows may be due: exact if expanded to ms, else the start of the earliest slot with rows.
-        None without rows."""
+        None if there are no rows."""
         waiting = self._windows.waiting
         earliest = waiting[0] if waiting else None
         for block in self._trie:
@@ -150,14 +152,14 @@ class Wheel:
         return self.horizon() is not None
 
     def horizon(self) -> int | None:
-        """Start of the earliest slot that is being expanded: counts are true before it. None if there is none."""
+        """Start of the earliest slot that is being expanded, or None. Counts before it are exact."""
         return min((block.start for block in self._trie if block.running), default=None)
 
     def expandable(self, now: int, leads: Leads = _DEFAULT_LEADS) -> Slot | None:
-        """The slot to expand next: the one that contains `now`, else the earliest within its level's lead.
+        """The slot to expand next: the slot that contains `now`, else the earliest one within its level's lead.
 
-        None if there is nothing to do, or if a running expansion must finish first. Opens empty slots and folds blocks
-        long before `now`, so call it in every cycle.
+        None if no slot needs expanding, or if a running expansion must finish first. Also adds blocks for empty slots
+        and folds blocks that ended long before `now`, so call it in every cycle.
         """
         since, until, of_leads = self._expanded
         if since <= now < until and leads == of_leads:
@@ -182,9 +184,11 @@ class Wheel:
         return next_slot
 
     def begin(self, slot: Slot) -> Expansion:
-        """Starts to expand the slot; feed its rows from a snapshot of the store taken at this moment.
+        """Starts to expand the slot. Feed the expansion the slot's rows from a snapshot of the store taken at this
+        moment.
 
-        Several may run at once, of slots that do not nest. Raises ValueError for a slot that cannot be expanded now.
+        Several expansions may run at once if their slots do not nest. Raises ValueError for a slot that cannot be
+        expanded now.
         """
         start, level = slot.start, slot.level
         count = self._trie.count(start, level) if level in FINER and start % level == 0 else None
@@ -199,12 +203,12 @@ class Wheel:
     def _advance(self, through: int, dues: Dues | None) -> None:
         bound = self._bound(through)
         if (slot := self._trie.leftover(bound)) is not None:
-            # The rows taken in this call were counted in their slot, too.
+            # The rows taken in this call were counted in their slot before it.
             taken_rows = 0 if dues is None else int(((dues >= slot.start) & (dues < slot.end)).sum())
             raise CountMismatch(slot.start, slot.level, expected=slot.count + taken_rows, left=slot.count)
         self._trie.drop(bound)
 
     def _bound(self, end: int) -> int:
-        """The ms up to which counts are true, at most `end`."""
+        """The ms up to which counts are exact, at most `end`."""
         horizon = self.horizon()
         return end if horizon is None else min(end, horizon)

@@ -1,4 +1,4 @@
-"""The outermost level: totals of the 30-minute windows, sparse, to any horizon."""
+"""The coarsest level: totals of the 30-minute windows, sparse and without a limit in time."""
 
 from bisect import bisect_left, insort
 from collections.abc import Container, Mapping
@@ -12,9 +12,9 @@ _FEW = 16
 class Windows:
     """Remaining rows per window, expanded or not.
 
-    expanded: the windows whose rows are counted in finer slots, kept by the wheel.
-    waiting: sorted starts of the other non-empty windows, which the wheel counts as a whole.
-    touched: windows whose total has changed since the set was last taken.
+    expanded: starts of the windows whose rows are counted in finer slots; the wheel maintains it.
+    waiting: sorted starts of the other non-empty windows, which are counted as a whole.
+    touched: starts of the windows whose total has changed since the set was last taken.
     """
 
     def __init__(self, expanded: Container[int], totals: Mapping[int, int]) -> None:
@@ -27,7 +27,7 @@ class Windows:
         self.touched: set[int] = set()
 
     def change_one(self, start: int, step: int) -> None:
-        """Adds `step` rows to the window; CountMismatch below zero."""
+        """Adds `step` rows to the window. CountMismatch below zero."""
         before = self.totals.get(start, 0)
         after = before + step
         if after < 0:
@@ -43,7 +43,7 @@ class Windows:
                 self.hide(start)
 
     def change(self, starts: list[int], counts: list[int], step: int) -> None:
-        """Adds `step` times the counts to distinct windows; CountMismatch below zero."""
+        """Adds `step` times the counts to distinct windows. CountMismatch below zero."""
         if len(starts) < _FEW:
             for start, count in zip(starts, counts, strict=True):
                 self.change_one(start, step * count)
@@ -71,12 +71,12 @@ class Windows:
             self.waiting = [start for start in self.waiting if start in totals]
 
     def show(self, start: int) -> None:
-        """The window is no longer expanded."""
+        """Records that the window is no longer expanded."""
         if start in self.totals:
             insort(self.waiting, start)
 
     def hide(self, start: int) -> None:
-        """The window is expanded, or became empty."""
+        """Records that the window is expanded, or has become empty."""
         index = bisect_left(self.waiting, start)
         if index < len(self.waiting) and self.waiting[index] == start:
             del self.waiting[index]

@@ -1,12 +1,12 @@
-"""The socket in a data folder through which commands on the same machine reach its server.
+"""The socket in a data folder through which commands on the same machine reach the folder's server.
 
-    {"backup": 1}      answered {"path": "snapshots/backup-..."}, below the data folder and complete. It exists until
-                       the command closes the connection or ends, so a killed command leaves no files
+    {"backup": 1}      answered {"path": "snapshots/backup-..."}: a complete copy, below the data folder. It is
+                       removed when the command closes the connection or ends, so a killed command leaves no files
     {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
     {"make_key": {}}   answered with the new API key, like POST /v1/keys with these fields
-    anything refused   {"refused": "..."}, the reason, with the `code` of the API
+    anything refused   answered {"refused": "..."}, with the reason and the `code` of the API
 
-Access to the folder is the only requirement: no key, no address.
+Access to the folder is enough: neither a key nor an address is needed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from duemq.storage.data_folder import SNAPSHOTS
 log = logging.getLogger(__name__)
 
 SOCKET: Final = "control.sock"
-_PLAIN_BYTES: Final = 100  # the kernel takes a few more in an address
+_PLAIN_BYTES: Final = 100  # the longest address used as it is; the kernel's limit is a few bytes higher
 _ASK_S: Final = 10.0
 
 
 class Control:
-    """The server's side. `data` is held by this process; `freeze` links all of a node's data into a new folder;
-    `recover` makes this node's replica of a shard the truth; `make_key` creates an API key."""
+    """The server's side. `data`: the data folder, locked by this process. `freeze` links all of a node's data into a
+    new folder; `recover` makes this node's replica of a shard the truth; `make_key` creates an API key."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Control:
             await self._freeze(self._data / name)
             log.info("backup begins, from %s", name, extra={"action": "backup"})
             writer.write(orjson.dumps({"path": name}) + b"\n")
-            await reader.read()  # until the client closes it
+            await reader.read()  # waits until the client closes the connection
             log.info("backup ends", extra={"action": "backup"})
         finally:
             # Leftover files are removed at the next start.
@@ -129,9 +129,9 @@ class Control:
 
 @contextmanager
 def server_snapshot(data: Path) -> Iterator[Path | None]:
-    """All data of the server on this folder, in a folder that exists during the block; None without a server.
+    """All data of the server on this folder, in a folder that exists during the block; None if no server runs.
 
-    Raises Unavailable if there is a server that cannot serve.
+    Raises Unavailable if the server cannot provide it.
     """
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
@@ -143,11 +143,11 @@ def server_snapshot(data: Path) -> Iterator[Path | None]:
         finally:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_WR)
-                client.recv(1)  # its end: now the folder is gone, and the next command can follow
+                client.recv(1)  # waits for the server to remove the copy, so that the next backup can begin
 
 
 def ask_to_recover(data: Path, shard: int) -> None:
-    """Tell the server on this folder to make its replica of a shard the truth. Raises Unavailable if it refuses."""
+    """Order the server on this folder to make its replica of a shard the truth. Raises Unavailable if it refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start the node whose replica shall be the truth")
@@ -155,7 +155,8 @@ def ask_to_recover(data: Path, shard: int) -> None:
 
 
 def ask_for_key(data: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Tell the server on this folder to create an API key. Raises Rejected `unconfirmed`; Unavailable if it refuses."""
+    """Have the server on this folder create an API key. Raises Rejected `unconfirmed`, and Unavailable if it
+    refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start it first, or name another one with --url")
@@ -163,7 +164,7 @@ def ask_for_key(data: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(data: Path, client: socket.socket) -> bool:
-    """False if no server runs on the folder. Raises Unavailable."""
+    """Connect to the server. False if no server runs on the folder. Raises Unavailable."""
     try:
         with _address(data) as address:
             client.connect(address)
@@ -192,7 +193,7 @@ def _ask(data: Path, client: socket.socket, request: dict[str, Any]) -> dict[str
 
 @contextmanager
 def _address(data: Path) -> Iterator[str]:
-    """The socket's address, short even for a long path of the folder."""
+    """The socket's address, short even if the folder's path is long."""
     plain = str(data / SOCKET)
     if len(os.fsencode(plain)) <= _PLAIN_BYTES:
         yield plain

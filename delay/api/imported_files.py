@@ -1,7 +1,7 @@
-"""Imported files between nodes over HTTP: a node with a file serves it to nodes that cannot read its source.
+"""Imported files between nodes over HTTP: a node that has a file serves it to nodes that cannot read its source.
 
-GET /internal/shards/{shard}/copies?offsets=1,2   the files of these import commands that are here
-GET /internal/shards/{shard}/copies/{offset}      the part of one that `Range: bytes=FIRST-LAST` names, or less of it
+GET /internal/shards/{shard}/copies?offsets=1,2   which of these import commands' files this node has
+GET /internal/shards/{shard}/copies/{offset}      the bytes of a file in the header `Range: bytes=FIRST-LAST`, or fewer
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHARD: Final = "/internal/shards/{shard:int}/copies"
 
 
 def routes(holder: ShardHolder) -> list[Route]:
-    """The routes for the internal HTTP of a node."""
+    """The routes for a node's internal HTTP."""
 
     async def copies(request: Request) -> Response:
         text = request.query_params.get("offsets", "")
@@ -70,7 +70,7 @@ def _shard(holder: ShardHolder, request: Request) -> Shard:
 
 
 def copy_of(document: dict[str, int | str]) -> FileCopy:
-    """Raises Unavailable if it is not a copy."""
+    """The description of a copy. Raises Unavailable if the document is not one."""
     try:
         rows, checksum, size, sha256 = (document[name] for name in ("rows", "checksum", "size", "sha256"))
     except (KeyError, TypeError) as error:

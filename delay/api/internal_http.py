@@ -1,6 +1,7 @@
-"""A node's internal HTTP: proxies read its shards here, and operators its health and metrics.
+"""A node's internal HTTP: proxies read the node's shards here, and operators its health and metrics.
 
-It is only for the inside of a cluster. If a token is set, `/internal/` requires it. It never answers a browser.
+It must be reachable only from inside the cluster. If a token is set, requests to `/internal/` must have it. Requests
+from browsers are refused.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def create_internal_app(
     more: Sequence[BaseRoute] = (),
     admission: Admission | None = None,
 ) -> ASGIApp:
-    """The application. `more`: further routes below `/internal/`, such as those of the snapshots."""
+    """The application. `more`: further routes below `/internal/`, such as those for snapshots."""
     reads = _Reads(backend)
     about = _About(backend, registry)
     shard = "/internal/shards/{shard:int}"

@@ -30,12 +30,12 @@ _CONNECT_S, _ANSWER_S = 2.0, 10.0
 
 
 class HttpPeers:
-    """See `Peers`. `name`: this node's own. Must be closed."""
+    """See `Peers`. `name`: this node's name. Must be closed."""
 
     def __init__(self, view: ClusterView, name: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         self._view, self._name, self._tls = view, name, tls
         self._headers = token_headers(token)
-        self._refusals: dict[tuple[int, str], str] = {}  # why the last copy of a shard from a node failed
+        self._refusals: dict[tuple[int, str], str] = {}  # why a shard's last copy from a node failed
         self.http: httpx.AsyncClient = internal_http(tls, timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
 
     def have(self, shard: int) -> bool:
@@ -51,7 +51,7 @@ class HttpPeers:
                 await fetch(source, shard, path, _Progress(shard, peer.name), least=least, room=room)
                 return True
             except (DiskFull, StoreFailed):
-                raise  # our own disk: another peer would not help
+                raise  # this node's disk failed: another peer would not help
             except (Unavailable, CorruptStore) as error:
                 again = self._refusals.get((shard, peer.name)) == str(error)
                 self._refusals[shard, peer.name] = str(error)
@@ -111,10 +111,10 @@ class HttpPeers:
                 yield member
 
     def _holders(self, shard: int) -> list[Member]:
-        """The nodes with a replica of the shard fit for copying, in the order to ask them.
+        """The nodes with a replica of the shard that is fit for copying, in the order in which to ask them.
 
-        Standbys come before the busier master. If any replica is unfit, standbys may have the same undetected fault:
-        then the master comes first.
+        Standbys come before the master, which is busier. If any replica is unfit, standbys may have the same fault,
+        undetected: then the master comes first.
         """
         others, master = list(self._others(shard)), self._view.masters().get(shard)
         master_first = not all(member.can_lead(shard) for member in others)

@@ -1,15 +1,16 @@
-"""Snapshots between nodes over HTTP: the routes of the serving node, and the source of the fetching one.
+"""Snapshots between nodes over HTTP: the routes of the serving node, and the source for the fetching node.
 
 POST   /internal/snapshots/{shard}?held=ID&least=OFFSET&sums=later
-                                             make a snapshot (or continue the one with this id): its manifest
-GET    /internal/snapshots/{id}/{file}       the part of a file that `Range: bytes=FIRST-LAST` names, or less of it
+                                             make a snapshot, or resume the one with this id; returns its manifest
+GET    /internal/snapshots/{id}/{file}       the bytes of a file in the header `Range: bytes=FIRST-LAST`, or fewer
 GET    /internal/snapshots/{id}/{file}?sum=sha256
-                                             its checksum, in hex
+                                             the checksum of the file, in hex
 DELETE /internal/snapshots/{id}              remove a snapshot that is no longer needed
 
-`least`: the offset in the ledger that the snapshot must have reached. `sums=later`: leave the checksums out of the
-manifest, because computing them reads every byte. An older node ignores both parameters and sends all checksums; the
-fetching node compares the offset itself. An older node that fetches sends neither, and gets all checksums.
+`least`: the ledger offset that the snapshot must have reached. `sums=later`: leave the checksums out of the manifest,
+because computing them reads every byte. A serving node with an older version ignores both parameters and sends all
+checksums; the fetching node also compares the offset. A fetching node with an older version sends neither parameter,
+and gets all checksums.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ PATH: Final = "/internal/snapshots"
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _CONNECT_S: Final = 5.0
 _PART_S: Final = 30.0
-# A lost connection should not waste the bytes fetched so far, because another peer's files differ.
+# Retried, because a lost connection should not waste the bytes fetched so far: another peer's files differ.
 _AGAIN_S: Final = (0.2, 1.0, 3.0)
-_SUM_S: Final = 600.0  # the peer reads a file (an older version all files): tens of GiB take a minute
+_SUM_S: Final = 600.0  # the peer reads a file (with an older version, all files): tens of GiB take a minute
 _OFFSET: Final = re.compile(r"\d{1,18}")
 
 
 def routes(server: SnapshotServer) -> list[Route]:
-    """The routes for the internal HTTP of a node."""
+    """The routes for a node's internal HTTP."""
 
     async def begin(request: Request) -> Response:
         query = request.query_params
@@ -82,7 +83,7 @@ def routes(server: SnapshotServer) -> list[Route]:
 
 
 def span_of(request: Request) -> tuple[int, int] | None:
-    """The start and number of the requested bytes; None without a range."""
+    """The start and the number of the requested bytes; None if the request has no range."""
     match = _RANGE.fullmatch(request.headers.get("range", ""))
     if match is None or int(match[2]) < int(match[1]):
         return None
@@ -104,13 +105,14 @@ def _handle_errors(handler: Callable[[Request], Awaitable[Response]]) -> Callabl
 
 
 class _Unreachable(Unavailable):
-    """There was no answer at all."""
+    """The peer did not answer at all."""
 
 
 class HttpSnapshotSource:
-    """A peer's snapshots. `url`: of its internal HTTP; `headers` go with every request. Must be closed.
+    """A peer's snapshots. `url`: the address of its internal HTTP. `headers` are sent with every request. Must be
+    closed.
 
-    All errors of the peer or the network are Unavailable: another peer may work.
+    All errors of the peer or the network are raised as Unavailable, because another peer may work.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A batch of commands before the rules apply: the parsed commands, and the stored state of their messages."""
+"""A batch of commands before the rules are applied: the parsed commands, and the stored state of their messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from duemq.model.messages.record import StoredRecord
 
 
 class View(Protocol):
-    """The rules' batched reads of a shard's store.
+    """The batched reads from a shard's store that the rules need.
 
-    A row is empty if its message is pending in a delay file, only cancels refer to it, and only its existence was
-    looked up.
+    A row is returned empty if its message is pending in a delay file and only cancels refer to it: then only its
+    existence is looked up.
     """
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
@@ -38,7 +38,7 @@ _Meaning = bytes | Other
 
 
 class CommandBatch(NamedTuple):
-    """Parsed commands: the fields of each schedule (None for others), and the other commands by offset."""
+    """Parsed commands: the fields of each schedule (None for any other command), and the other commands by offset."""
 
     commands: Sequence[StoredRecord]
     schedules: list[Schedule | None]
@@ -54,7 +54,7 @@ class CommandBatch(NamedTuple):
 def understand(
     commands: Sequence[StoredRecord], place: RecordPosition, answers: Mapping[int, Answer] | None
 ) -> CommandBatch:
-    """Parse commands; schedules of plain clients are converted to duemq's own commands."""
+    """Parse commands. Schedules from plain clients are converted to duemq's own commands."""
     schedules = [read_schedule(frame) for _, _, frame in commands]
     others: dict[int, Other] = {}
     if not all(schedules):
@@ -73,7 +73,7 @@ def understand(
 
 
 def _obey(offset: int, meaning: _Meaning, answer: Answer | None) -> _Meaning:
-    """Obey the ledger even if the master had another version, which understood less."""
+    """Obey the ledger even if the master ran another version, which understood fewer commands."""
     if answer is Answer.MALFORMED:
         return MalformedRecord("the ledger says so")
     if isinstance(meaning, MalformedRecord):
@@ -85,12 +85,12 @@ def _obey(offset: int, meaning: _Meaning, answer: Answer | None) -> _Meaning:
 
 
 class Lookups:
-    """The stored state of all messages and names in a batch of commands, read with few calls."""
+    """The stored state of all messages and names in a batch of commands, read in few calls."""
 
     def __init__(self, view: View, batch: CommandBatch) -> None:
         first_keys: dict[bytes, None] = {}
         sums: dict[str, None] = {}
-        names = {  # whether a change refers to it
+        names = {  # name -> whether a change refers to it
             read_name(frame, fields)[0]: False
             for (_, _, frame), fields in zip(batch.commands, batch.schedules, strict=True)
             if fields is not None and fields.name_bytes
@@ -107,7 +107,7 @@ class Lookups:
         for name, changed_by in names.items():
             if changed_by and (holder := self.names[name]) is not None:
                 first_keys[holder[:KEY_BYTES]] = None
-        # A message has a row under only one key, and none once it ended: the first lookup finds most.
+        # A message has a row under only one key, and none once it has ended: this first lookup finds most rows.
         firsts = list(first_keys)
         self.rows = dict(zip(firsts, view.rows(firsts), strict=True))
         missing = [first for first in firsts if self.rows[first] is None]

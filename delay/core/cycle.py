@@ -1,7 +1,8 @@
 """The rules of a shard: the effects of one cycle on its messages. Pure: no clock, and no IO except the given `View`.
 
-The specification is `shard_model.py` of the design; `tests/functional/shard/test_shard_model.py` checks this code
-against it. A cycle is first computed (`Cycle`), then committed to the log, and only then written to the store:
+The specification is the design's executable model (`shard_model.py`, not in this repository);
+`tests/functional/shard/test_shard_model.py` checks this code against it. A cycle is first computed (`Cycle`), then
+committed to the log, and only then written to the store:
 
     cycle = Cycle(before, view, ids, shard)
     batch = cycle.read(commands)             # parse them
@@ -11,12 +12,12 @@ against it. A cycle is first computed (`Cycle`), then committed to the log, and 
     ... commit outbox and cycle.entry() ...
     store.write(*store_changes(cycle, entry), ...)   # delay/replica/store_changes.py
 
-Sets of keys, T = cursor before, T' = cursor after:
-* a pending message is a row above T in the store that this cycle did not remove, or one it placed;
-* a placed key at or below T is *late*: it is delivered in the same cycle, and never skipped;
-* no key is placed before T's window: a message that was due earlier gets a key at the start of that window, so
-  everything below it has ended for good, and history can be forgotten window by window;
-* after the cycle exactly the keys above T' are pending.
+The rules for keys, where T is the cursor before the cycle and T' the cursor after it:
+* a message is pending if its row is above T in the store and this cycle did not remove it, or if this cycle placed it;
+* a placed key at or below T is *late*: its message is delivered in the same cycle, and never skipped;
+* no key is placed before T's window: a message that was due earlier gets a key at the start of that window. So every
+  message with a key before the window has ended for good, and history can be forgotten window by window;
+* after the cycle, the pending keys are exactly those above T'.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from duemq.model.messages.row_notes import Attempt, PastChange, earlier_step, ta
 from duemq.model.timing import LAST_MS, WINDOW_MS, window_of
 
 MAX_NAMED = 1_000
-"""How many changes by name an entry lists with their messages: an entry must fit into one record of any log."""
+"""How many changes by name an entry lists with their messages. Limited because an entry must fit into one record."""
 
 Due = tuple[bytes, bytes]
 """Key and row of a message that is due in this cycle."""
@@ -80,13 +81,13 @@ class Phase(IntEnum):
 
 
 class PhaseError(RuntimeError):
-    """A step of a cycle ran out of order: a defect of the caller."""
+    """A step of a cycle ran out of order: a bug in the caller."""
 
 
 class Cycle:
     """One cycle of one shard, computed but not yet in the store.
 
-    `shards`: of the cluster; None accepts names in plain records from any partition.
+    `shards`: the cluster's number of shards; with None, a plain record may use any name in any partition.
     """
 
     def __init__(self, before: Entry, view: View, ids: IdCodec, shard: int, shards: int | None = None) -> None:
@@ -94,26 +95,26 @@ class Cycle:
         self.applied, self.cursor = before.applied, before.cursor
         self.answers: dict[int, Answer] = {}
         self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
-        # Keys of the store's pending rows that this cycle removed -> topic; empty if the row was not read.
+        # Keys of the store's pending rows that this cycle removed -> topic; the topic is empty if the row was not read.
         self.removed: dict[bytes, bytes] = {}
         self.endings: dict[bytes, EndedMessage | None] = {}  # key -> ending; None = no longer ended (redriven)
         self.current_keys: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
-        self.named: dict[int, bytes] = {}  # offset of a change by name -> first key of the message that has it
-        self.malformed: list[tuple[StoredRecord, str]] = []  # with the reason
+        self.named: dict[int, bytes] = {}  # offset of a change by name -> first key of the message with that name
+        self.malformed: list[tuple[StoredRecord, str]] = []  # malformed commands, each with the reason
         self.import_commands: dict[int, ImportCommand] = {}  # files to import, by the offset of their command
-        self._contents: set[str] = set()  # of the files to import (sha256 in hex)
+        self._contents: set[str] = set()  # SHA-256 sums (hex) of the files to import
         self.file_decisions: tuple[FileDecision, ...] = ()  # files that were imported or refused
-        self.loss: tuple[int, int] | None = None  # offsets of commands that the log dropped unread
+        self.loss: tuple[int, int] | None = None  # offsets [from, to) of commands that the log dropped unread
         self.deferred: list[DeferredMessage] = []
-        self._failed: set[DeferredMessage] = set()  # those after a failed attempt
+        self._failed: set[DeferredMessage] = set()  # those deferred because an attempt failed
         # Due time (ms) of the messages that were due before the cursor's window, by key.
         self.requested_dues: dict[bytes, int] = {}
         # For messages that were due before the log appended their command: due time (ms) and append time (ms), by key.
         self.overdue: dict[bytes, tuple[int, int]] = {}
         self.due: list[Due] = []  # in order of delivery
         self.scanned: list[bytes] = []  # all keys read from the store in (T, T']
-        self.scanned_rows: Sequence[bytes] = ()  # and their rows
+        self.scanned_rows: Sequence[bytes] = ()  # the rows of `scanned`
         self._accepted = self._cancelled = self._dead = self._revived = 0
         self._phase = Phase.COMMANDS
         self._floor_ms = window_of(due_of(before.cursor))
@@ -132,15 +133,15 @@ class Cycle:
         return understand(commands, self._log, answers)
 
     def lose(self, end: int) -> None:
-        """Record that the log has lost the commands below this offset. Call it before `apply`."""
+        """Record that the log has lost the commands below the offset `end`. Call it before `apply`."""
         self._require(Phase.COMMANDS, "lose")
         self.loss = (self.applied, end)
         self.applied = end
 
     def apply(self, batch: CommandBatch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
-        """Apply commands. `answers` None: decide (master); else obey the ledger (follower).
+        """Apply commands. With `answers` None, decide them (master), else obey the ledger's answers (follower).
 
-        `view`: the same store, with the commands' messages already read.
+        `view`: a view of the same store in which the rows that the commands refer to are already in memory.
         """
         self._require(Phase.COMMANDS, "apply")
         if not batch.commands:
@@ -182,7 +183,7 @@ class Cycle:
         answers: Mapping[int, Answer] | None,
         lookups: Lookups,
     ) -> bool:
-        """Whether a schedule with a name is the first of its name, and so is placed."""
+        """Whether this schedule is the first one with its name, and so is placed."""
         name, fingerprint = name_fields
         if answers is not None:
             answer = answers[offset]
@@ -219,8 +220,8 @@ class Cycle:
         if isinstance(change, ByName):
             holder = self.names.get(change.name) or lookups.names.get(change.name)
             if holder is None:
-                # A follower may have forgotten a name that the master still knew, but never that of a current message:
-                # ledger answers other than OK change nothing.
+                # A follower may have forgotten a name that the master still knew, but never the name of a current
+                # message. Ledger answers other than OK change nothing.
                 if answer is Answer.OK:
                     raise CorruptStore(f"command {offset} changes a message by a name that is unknown here")
                 return Answer.UNKNOWN if answer is None else answer
@@ -264,7 +265,7 @@ class Cycle:
             return answer
         if not row:
             raise CorruptStore(f"command {offset} moves a message whose row was not read")
-        # This time depends only on the log, so every replica computes the same.
+        # This time depends only on the log, so every replica computes the same one.
         due = change.due if change.kind in MOVES else timestamp
         past = PastChange(MOVE if change.kind in MOVES else change.kind, timestamp, shown_due(row), due, by)
         if change.kind in MOVES:
@@ -274,7 +275,7 @@ class Cycle:
 
     def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
         kind, terms = change.kind, change.terms
-        before = self.before  # its horizons decide what is forgotten, even before this replica has purged it
+        before = self.before  # its horizons decide which messages are forgotten, even if not purged here yet
         if due_of(key) < before.horizon and (ended is not None or self._is_delivered(key)):
             return Answer.UNKNOWN
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:
@@ -300,7 +301,8 @@ class Cycle:
         return Answer.NOT_DEAD if of_the_dead else Answer.OK
 
     def _is_delivered(self, key: bytes) -> bool:
-        """Whether an earlier cycle sent this row. A row placed by this cycle is pending even if its key is late."""
+        """Whether an earlier cycle delivered this row. A row placed by this cycle is pending even if its key is
+        late."""
         return key <= self.before.cursor and key not in self.placed
 
     def _place(self, due: int, offset: int, timestamp: int, row: bytes) -> None:
@@ -323,18 +325,18 @@ class Cycle:
     # --- due messages ---------------------------------------------------------------------------------------------
 
     def take(self, now: int, keys: list[bytes], rows: list[bytes], complete: bool) -> None:
-        """Choose the messages to deliver: late ones, and the pending ones up to `now` in order.
+        """Choose the messages to deliver: the late ones, and the pending ones up to `now` in order.
 
-        `keys`, `rows`: the store's rows above T due by `now`, in order; `complete` is False if there are more than were
-        read: then the cursor stops at the last one read, and newly placed messages after it wait.
+        `keys`, `rows`: the store's rows above T that are due by `now`, in order. `complete` is False if only some of
+        them were read: then the cursor stops at the last one read, and newly placed messages after it wait.
         """
         self._require(Phase.COMMANDS, "take")
         self._phase = Phase.DUE
         cursor, requested_dues = self.cursor, self.requested_dues
         last = last_key_at(now) if complete else keys[-1]
         for key in [key for key in self.placed if key <= cursor and requested_dues.get(key, due_of(key)) > now]:
-            # The clock went back: a key below T that is not due yet moves to the first ms after T, so it is never
-            # early.
+            # The clock went back: the key is at or below T but not due yet. It moves to the first ms after T, so that
+            # the message is never early.
             row, to = self.placed[key], make_key(due_of(self.cursor) + 1, offset_of(key), 0)
             self.defer((key, row), DeferredMessage(key, to, attempt_of(row), "clock went back"))
         placed_keys = sorted(key for key in self.placed if key <= last or key <= cursor)
@@ -354,14 +356,14 @@ class Cycle:
             self.due.sort()
 
     def rest_at(self, key: bytes) -> None:
-        """Move the cursor on without delivering: nothing at or below this key is pending after this cycle."""
+        """Advance the cursor without delivering: no message with a key up to this one is pending after this cycle."""
         self._require(Phase.DUE, "rest_at")
         self.cursor = max(self.cursor, key)
 
     def follow(self, entry: Entry, keys: list[bytes], rows: list[bytes]) -> None:
         """Apply a ledger entry after its commands: its deferrals, then its cursor.
 
-        `keys`, `rows`: the store's in (T, T'] before this cycle.
+        `keys`, `rows`: the store's keys and rows in (T, T'] before this cycle.
         """
         self._require(Phase.COMMANDS, "follow")
         self._phase = Phase.DUE
@@ -388,7 +390,7 @@ class Cycle:
             self._put(deferred.to, row)
 
     def _record_attempts(self, at: int) -> None:
-        """Record failed attempts and deaths in the rows."""
+        """Record failed attempts and dead-letterings in the rows."""
         for deferred in self.deferred:
             attempt = Attempt(at, deferred.reason)
             if deferred.to is None:
@@ -398,9 +400,9 @@ class Cycle:
                 self.placed[deferred.to] = with_attempt(self.placed[deferred.to], attempt)
 
     def decide_files(self, decisions: Sequence[FileDecision]) -> None:
-        """Make the messages of valid local files pending, or refuse the files. Call it after `take`.
+        """Make the messages in valid local files pending, or refuse the files. Call it after `take`.
 
-        All their keys are above T': a file whose window has begun is refused.
+        All their keys are above T', because a file whose window has begun is refused.
         """
         self._require(Phase.DUE, "decide_files")
         self.file_decisions = tuple(decisions)
@@ -417,9 +419,9 @@ class Cycle:
         )
 
     def windows_of_ends(self, at: int) -> set[int]:
-        """The windows of due times (start in ms) in which messages ended by this cycle, committed `at` ms.
+        """The windows of due times (start in ms) in which this cycle, committed `at` ms, ended messages.
 
-        Future windows are left out, because their messages ended early. The same for master and follower.
+        Future windows are left out, because their messages ended early. Master and follower compute the same windows.
         """
         cursor = self.cursor
         windows: set[int] = set()
@@ -431,12 +433,12 @@ class Cycle:
         return {window for window in windows if window <= at}
 
     def added_keys(self) -> list[bytes]:
-        """Keys that are pending after this cycle and were not in the store before."""
+        """Keys that are pending after this cycle and were not in the store before it."""
         cursor = self.cursor
         return [key for key in self.placed if key > cursor]
 
     def placed_rows(self) -> Iterable[Due]:
-        """Keys and rows of all messages that this cycle placed, including those that ended in it."""
+        """Keys and rows of all messages that this cycle placed, including those that also ended in this cycle."""
         if not self.endings:
             return self.placed.items()
         ended = (
@@ -447,14 +449,15 @@ class Cycle:
         return chain(self.placed.items(), ended)
 
     def removed_keys(self) -> list[bytes]:
-        """Keys that were pending in the store above T' and no longer are: cancelled, moved."""
+        """Keys above T' that were pending in the store and no longer are, because their messages were cancelled or
+        moved."""
         cursor = self.cursor
         return [key for key in self.removed if key > cursor]
 
     def topic_changes(self, through: bytes = HIGHEST) -> Counter[bytes]:
-        """The changes of pending messages per topic, for keys up to `through`, without imported ones.
+        """How the number of pending messages changes per topic, for keys up to `through`, without imported messages.
 
-        A message that was cancelled without its row still counts.
+        A cancelled message whose row was not read is still counted as pending here.
         """
         cursor, scanned = self.cursor, self.scanned_rows
         if through < HIGHEST:
@@ -468,7 +471,7 @@ class Cycle:
         return changes
 
     def entry(self, at: int, horizon: int = 0, end_horizon: int = 0, topics: Iterable[str] = ()) -> Entry:
-        """The ledger entry of this cycle, committed `at` ms. The horizons and `topics`: see `Entry`."""
+        """The ledger entry of this cycle, committed `at` ms. For the horizons and `topics` see `Entry`."""
         if self._phase is not Phase.RECORDED:
             self._require(Phase.DUE, "entry")
             self._record_attempts(at)
@@ -500,6 +503,6 @@ def _expiry_after(change: Change, row: bytes) -> int:
 
 
 def _is_behind_expiry(change: Change, row: bytes, timestamp: int) -> bool:
-    """Whether a message would expire before it is due, which senders may not request."""
+    """Whether a message would expire before it is due. Clients may not request that."""
     expires = 0 if change.kind == CANCEL else _expiry_after(change, row)
     return bool(expires) and expires < max(change.due if change.kind in MOVES else timestamp, timestamp)

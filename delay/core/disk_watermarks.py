@@ -1,7 +1,7 @@
-"""Watermarks of the data disk in percent, and the measure taken at each.
+"""Watermarks for the use of the data disk, in percent, and the measure taken at each.
 
-The marks follow other brokers: RocketMQ deletes ahead of schedule at 75 % (`diskMaxUsedSpaceRatio`) and by force at 85
-%, Elasticsearch makes indexes read-only at its flood stage.
+They follow other brokers: RocketMQ deletes ahead of schedule at 75 % (`diskMaxUsedSpaceRatio`) and by force at 85 %,
+Elasticsearch makes indexes read-only at its flood stage.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from duemq.model.disk_use import DiskUse
 
-_BELOW = 1.0  # percent below a mark at which it is left, so that it does not flap
+_BELOW = 1.0  # a level ends this many percent below its mark, so that it does not flap
 
 
 class Watermark(IntEnum):
@@ -25,7 +25,7 @@ class Watermark(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Marks in percent of the disk. With less than `min_free_bytes` free, the highest is reached, whatever the disk's
+    """Marks in percent of the disk. If less than `min_free_bytes` is free, the level is REFUSE, whatever the disk's
     size."""
 
     clean: float = 75
@@ -34,7 +34,7 @@ class Watermarks:
     min_free_bytes: int = 256 << 20
 
     def level(self, disk: DiskUse, before: Watermark) -> Watermark:
-        """`before`: the previous level, which is left slightly below its mark."""
+        """The level for this use of the disk. `before`: the previous level, which ends only slightly below its mark."""
         if disk.free < self.min_free_bytes:
             return Watermark.REFUSE
         marks = {Watermark.REFUSE: self.refuse, Watermark.SHORTEN: self.shorten, Watermark.CLEAN: self.clean}
@@ -44,7 +44,7 @@ class Watermarks:
         return Watermark.FREE
 
     def why_full(self, folder: object, disk: DiskUse) -> str:
-        """The text for senders whose messages are refused."""
+        """The reason for refusing new messages, shown to their senders."""
         if disk.free < self.min_free_bytes:
             least = self.min_free_bytes >> 20
             return (
@@ -58,4 +58,4 @@ class Watermarks:
 
 
 NEVER = Watermarks(101, 101, 101, 0)
-"""Marks for nodes that must ignore the disk."""
+"""Marks for nodes that must ignore how full the disk is."""

@@ -1,4 +1,4 @@
-"""Limits of one cycle, and of the attempts for a message."""
+"""Limits of one cycle, and of the delivery attempts for a message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ class CycleLimits:
     """Bounds of a cycle.
 
     `retry_ms`: the pauses after failed attempts; the last one applies to all further attempts. `retention_ms`: how long
-    ended messages are known, from their end; None = forever. `min_retention_ms`: the same while a disk is short of
-    space.
+    after its end a message stays known; None = forever. `min_retention_ms`: the same while the disk is short of space.
     """
 
     max_commands: int = 4_096

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_SHARE = 1 / 12  # of a node's thread, for the fixed cost of all its cycles
-_FOR_WAITERS = 1.5  # fixed costs per pause while a request waits for an answer
+_SHARE = 1 / 12  # the share of a node's thread for the fixed cost of all its cycles
+_FOR_WAITERS = 1.5  # the pause while a request waits for an answer, in fixed costs
 _MAX_S = 0.05  # the longest pause
-_WEIGHT = 1 / 64  # of the last cycle in the cost
-_PRIOR = 4.0  # the weight, as a variance (messages squared), of the earlier cost per message
-_SPIKE, _SPIKE_S = 4.0, 0.001  # a cycle counts at most this many times its expected CPU, plus this
+_WEIGHT = 1 / 64  # the least weight of the last cycle in the estimated cost
+_PRIOR = 4.0  # the weight, as a variance (messages squared), of the previous estimate of the cost per message
+_SPIKE, _SPIKE_S = 4.0, 0.001  # a cycle's CPU is capped at this many times the expected CPU, plus this many seconds
 
 
 class CycleWork(NamedTuple):
-    """The work of a cycle: commands and due messages, and its CPU time (s) on the node's thread; None if it was not
-    measured."""
+    """The work of a cycle: commands and due messages, and its CPU time (s) on the node's thread (None if it was not
+    measured)."""
 
     messages: int
     cpu_s: float | None
 
 
 class NextStart(NamedTuple):
-    """When the next cycle may start (s): if a request waits for an answer, and otherwise."""
+    """When the next cycle may start (s): `for_waiters` if a request waits for an answer, otherwise `for_all`."""
 
     for_waiters: float
     for_all: float
 
 
 class CyclePrice:
-    """A cycle's fixed cost and its cost per message: a line through recent cycles.
+    """A cycle's fixed cost and its cost per message: a line fitted to recent cycles.
 
-    Least squares with a weight that falls with age. As long as all cycles did the same amount of work, all of their CPU
-    counts as fixed.
+    Fitted by least squares, with weights that fall with age. While all cycles have the same number of messages, all of
+    their CPU time is taken as fixed cost.
     """
 
     def __init__(self) -> None:
@@ -52,29 +52,32 @@ class CyclePrice:
         self._cpu_s += weight * more_s
         self._variance = (1 - weight) * (self._variance + weight * messages * messages)
         self._covariance = (1 - weight) * (self._covariance + weight * messages * more_s)
-        # Keep the estimate while cycles differ too little.
+        # Keep the previous estimate while the cycles' numbers of messages differ too little.
         learned = self._covariance + _PRIOR * self._per_message_s
         self._per_message_s = max(learned / (self._variance + _PRIOR), 0.0)
         self.fixed_s = max(self._cpu_s - self._per_message_s * self._messages, self._cpu_s / 10)
 
 
 class ThreadShare:
-    """The share of a node's thread for the fixed cost of cycles, common to all of its masters."""
+    """The share of a node's thread that all of its masters together may use for the fixed cost of cycles."""
 
     def __init__(self) -> None:
         self.masters = 0
         self._used_until = 0.0
 
     def use(self, started: float, fixed_s: float) -> float:
-        """Use it for a cycle of this cost. Returns when the share is available again: at the latest as if each master
-        had made one such cycle now, because cycles that a request waits for begin early."""
+        """Use the share for a cycle with this fixed cost. Returns when the share is available again.
+
+        That time is never later than if each master had made one such cycle now. The limit is needed because cycles
+        that a request waits for start before the share is available.
+        """
         used_until = max(self._used_until, started) + fixed_s / _SHARE
         self._used_until = min(used_until, started + self.masters * fixed_s / _SHARE)
         return self._used_until
 
 
 class Linger:
-    """The lingering of one master. Times in s, of any steady clock.
+    """The lingering of one master. Times in s, from any steady clock.
 
     A cycle has a fixed cost, so there should be no more cycles than necessary. The fixed costs may use their share of
     the thread; waiting longer would only postpone the cost of the messages. The more masters of a node are busy, the
@@ -82,19 +85,19 @@ class Linger:
     """
 
     def __init__(self, share: ThreadShare, least_s: float = 0.0) -> None:
-        """`least_s`: between the starts of two cycles, unless a request waits."""
+        """`least_s`: the least time between the starts of two cycles, unless a request waits."""
         self._share, self._least_s = share, least_s
         self._price = CyclePrice()
         share.masters += 1
 
     def close(self) -> None:
-        """The master no longer leads."""
+        """Stop counting this master: it no longer leads."""
         self._share.masters -= 1
 
     def next_start(self, started: float, ended: float, work: CycleWork | None, full: bool) -> NextStart:
-        """When the next cycle may start after this one. `work`: None if it had nothing to do.
+        """When the next cycle may start after this one. `work`: None if this cycle had nothing to do.
 
-        A backlog (`full`) does not wait.
+        After a `full` cycle there is a backlog, and the next cycle starts at once.
         """
         if work is not None:
             self._price.observe(work)

@@ -10,29 +10,30 @@ from duemq.model.messages.key import make_key
 from duemq.model.messages.record import Partition
 from duemq.model.messages.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
 
-_OVERDUE_MS = 1_000  # a message without delay is due some milliseconds before its log appends it
+_OVERDUE_MS = 1_000  # tolerance: a message without delay is due some milliseconds before the log appends its command
 
 
 class Outbox:
     """The batches of one cycle.
 
-    The unkeyed messages of a cycle all go to one partition per topic, which rotates with `turn`, because each partition
-    in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> their number). Unkeyed
-    messages avoid partitions that accept nothing now (`closed`, by topic), and so do all dead letters.
+    All unkeyed messages of a cycle for one topic go to the same partition, because each partition in a transaction
+    costs a broker a marker. `turn` selects the partition and changes with each cycle. `partitions` (topic -> number of
+    partitions) must contain every topic. Unkeyed messages and all dead letters avoid partitions that accept nothing
+    now (`closed`, by topic).
     """
 
     def __init__(
         self, turn: int, partitions: Mapping[str, int], closed: Mapping[str, Collection[int]] | None = None
     ) -> None:
         self.batches: dict[Partition, list[bytes]] = {}
-        self.keys: dict[str, list[bytes]] = {}  # per topic, for the lateness of sent messages
-        self.first_rows: dict[str, bytes] = {}  # per topic, of the message that was due first
-        self.overdue: dict[str, int] = {}  # per topic, messages that were overdue when their commands were accepted
+        self.keys: dict[str, list[bytes]] = {}  # topic -> keys of its messages, for their lateness
+        self.first_rows: dict[str, bytes] = {}  # topic -> row of its first message in the order of delivery
+        self.overdue: dict[str, int] = {}  # topic -> messages that were overdue when their commands were accepted
         self._turn, self._partitions, self._closed = turn, partitions, closed or {}
         self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
 
     def add(self, due: Sequence[Due], topics: Collection[bytes]) -> None:
-        """Append messages in the given order; `topics` are their topics."""
+        """Append messages in the given order; `topics` are the topics of these messages."""
         if due and len(topics) == 1:  # a topic that refused all its messages is not in `partitions`
             (topic,) = topics
             partitions, batch, keys = self._topic_state(topic, due[0][1])
@@ -52,7 +53,8 @@ class Outbox:
     def add_frame(self, topic: str, message_key: bytes | None, frame: bytes) -> None:
         """Append a record that is not a delivery, such as a dead letter.
 
-        If the partition of its key accepts nothing, it goes to another one: dead letters have no guaranteed order.
+        If the partition for its key accepts nothing, the record goes to another one: dead letters have no guaranteed
+        order.
         """
         partitions, partition = self._partitions[topic], None
         if message_key is not None:
@@ -64,7 +66,7 @@ class Outbox:
     def count_from_acceptance(self, overdue: Mapping[bytes, tuple[int, int]], now: int) -> None:
         """Measure lateness from acceptance for messages that were due before their commands were accepted.
 
-        `overdue`: see `Cycle.overdue`. `now`: epoch ms; the clock of the log may be ahead of it.
+        `overdue`: see `Cycle.overdue`. `now`: epoch ms; the log's clock may be ahead of it.
         """
         for topic, keys in self.keys.items():
             late = [overdue[key] for key in keys if key in overdue]

@@ -1,4 +1,4 @@
-"""Imported files of other replicas: their number, and copies for this replica."""
+"""Imported files on other replicas: how many replicas have a file, and how this replica gets a copy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PART_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """An imported file of another replica. `checksum`: of its keys, None if it was compared long ago; `size` in bytes
-    and `sha256` in hex: of the file there."""
+    """An imported file on another replica. `checksum`: the checksum of its keys, None if it was compared long ago.
+    `size` (bytes) and `sha256` (hex) are those of the file on that replica."""
 
     rows: int
     checksum: int | None
@@ -33,20 +33,20 @@ class FilePeers(Protocol):
     """The other nodes that have a replica of a shard."""
 
     def have(self, shard: int) -> bool:
-        """Whether there is one."""
+        """Whether there is another node with a replica of the shard."""
         ...
 
     async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, FileCopy]]:
-        """The files of these commands that each answering node has, durably."""
+        """For each node that answers: which of these import commands' files it has durably."""
         ...
 
     async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
-        """Up to `count` bytes (at most PART_BYTES) of a node's copy from `at` on. Raises Unavailable."""
+        """Up to `count` bytes (at most PART_BYTES) of a node's copy, starting at the byte `at`. Raises Unavailable."""
         ...
 
 
 class NoPeers:
-    """The `FilePeers` of a single node."""
+    """The `FilePeers` of a node without peers."""
 
     def have(self, shard: int) -> bool:
         return False
@@ -59,9 +59,9 @@ class NoPeers:
 
 
 async def fetch_copy(peers: FilePeers, shard: int, node: str, offset: int, copy: FileCopy, target: Path) -> None:
-    """Fetch a peer's copy of a file, verify its checksum, and give it its name last.
+    """Fetch a peer's copy of a file, verify its checksum, and rename it to `target` last.
 
-    After an error, another call resumes. Raises Unavailable.
+    After an error, another call resumes the transfer. Raises Unavailable.
     """
     part = target.with_suffix(".part")
     file = await in_thread(PartialFile, part, ListedFile(target.name, copy.size, copy.sha256))

@@ -1,13 +1,14 @@
 """Imports files of messages: each replica reads and copies the requested files of its shard, and the master decides.
 
     the command is applied      every replica records the file as pending, and the ledger answers PENDING
-    reading                     each replica for itself, in parallel to its cycles: read, validate, copy, sync; one that
-                                cannot read the source gets the copy of another replica
-    a later cycle of the master once enough replicas have the file, its ledger entry says `imported`, with rows and
-                                checksum, and the messages are pending from then on; or it is refused, with the reason
-    a follower                  waits at that entry until it has the file, too, and compares rows and checksum
+    the file is read            by each replica, in parallel to its cycles: read, validate, copy, sync; a replica that
+                                cannot read the source gets a copy from another replica
+    the master decides          in a later cycle, once enough replicas have the file: the ledger entry lists the file as
+                                imported, with rows and checksum, and its messages are pending from then on; or the
+                                entry lists it as refused, with the reason
+    a follower waits            at that entry until it has the file, too, and compares rows and checksum
 
-So only the import itself waits for a file, and a replica that cannot get it visibly stays behind.
+So only the import itself waits for a file, and a replica that cannot get the file visibly stays behind.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ _SKIPPED_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """Why a file cannot be imported. `final`: a retry would not help. `since`: from when on (ms). `away`: an object
-    store is unreachable: the file is not at fault, and is waited for as long as its window allows."""
+    """Why a file cannot be imported. `final`: a retry would not help. `since`: when the problem began (ms). `away`: an
+    object store is unreachable. That is not the file's fault, so the import waits as long as the file's window
+    allows."""
 
     reason: str
     final: bool
@@ -58,7 +60,8 @@ class ImportProblem:
 
 
 class FileImporter:
-    """The importer of one shard. `turn`: shared by the shards of a node, because an import needs a core."""
+    """The importer of one shard. `turn`: a lock that the shards of a node share, because an import takes a whole
+    core."""
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class FileImporter:
         peers: FilePeers | None = None,
         counts: TieringCounts | None = None,
     ) -> None:
-        """`peers`: the other nodes with a replica of the shard; None without any."""
+        """`peers`: the other nodes with a replica of the shard; None if there are none."""
         self._shard, self._replica, self.policy = shard, replica, policy
         self._clock, self._turn, self.work = clock, turn, work
         self.peers = peers or NoPeers()
@@ -83,16 +86,16 @@ class FileImporter:
         self._store = replica.store
         self._candidates = Candidates(policy, self.why_pending)
         self.outcomes: dict[int, LocalFile | ImportProblem] = {}
-        self._rechecks: list[tuple[int, int]] = []  # a heap: time of the next try (ms), and the offset of the command
+        self._rechecks: list[tuple[int, int]] = []  # a heap: when to try again (ms), and the offset of the command
         self._failures: dict[int, int] = {}  # how often an import failed for a reason other than the file
-        self._copies: dict[int, int] = {}  # how many replicas have a file that is here, while they are too few
-        self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a missing file
+        self._copies: dict[int, int] = {}  # for a local file: how many replicas have it, while they are too few
+        self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a missing file and none had it
         self._leading_since: int | None = None
-        self._blocker: FileDecision | None = None  # the file that the replica needs to follow the ledger
-        self._news = asyncio.Event()  # set and replaced whenever files were tried
+        self._blocker: FileDecision | None = None  # the file without which the replica cannot follow the ledger
+        self._news = asyncio.Event()  # set and replaced whenever the outcomes of files may have changed
 
     def _pending_records(self) -> dict[int, ImportRecord]:
-        """The pending files by the offset of their command; new ones become candidates."""
+        """The pending files by the offset of their command. New ones become candidates."""
         records = self._store.imports.pending
         for record in self._candidates.add_new(records):
             heappush(self._rechecks, (0, record.offset))
@@ -101,7 +104,7 @@ class FileImporter:
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Lead the shard from now on: its patience begins."""
+        """Lead the shard from now on. The master's patience with missing files begins now."""
         self._leading_since = self._clock()
         for offset, outcome in self.outcomes.items():
             self._weigh(offset, outcome)
@@ -118,7 +121,7 @@ class FileImporter:
         return self._candidates.decide(now, start)
 
     def _weigh(self, offset: int, outcome: LocalFile | ImportProblem) -> None:
-        """Update the possible decision about a file."""
+        """Update the decision that is possible for a file."""
         if isinstance(outcome, LocalFile):
             self._asked_at.pop(offset, None)
             if self.policy.copies <= 1 or self._copies.get(offset, 1) >= self.policy.copies:
@@ -136,9 +139,9 @@ class FileImporter:
             self._candidates.refuse(offset, outcome.reason, 0 if outcome.final else patient)
 
     async def have(self, decision: FileDecision) -> None:
-        """Wait for a file that the ledger says was imported. Raises CorruptStore if it is a different one.
+        """Wait for a file that the ledger lists as imported. Raises CorruptStore if the local file is a different one.
 
-        Raises Behind if it is missing for long, and a peer can be copied instead.
+        Raises Behind if the file stays missing for long and a peer's replica can be copied instead.
         """
         self._pending_records()
         since = self._clock()
@@ -167,9 +170,9 @@ class FileImporter:
         return outcome
 
     def copy(self, offset: int) -> tuple[Path, FileCopy] | None:
-        """A file of this replica, for replicas without it."""
+        """A file of this replica and its description, for replicas that lack it; None if there is no such file."""
         outcome, store = self.outcomes.get(offset), self._store
-        with suppress(FileNotFoundError):  # it was damaged or removed, so this replica has none
+        with suppress(FileNotFoundError):  # the file was damaged or removed, so this replica has no copy
             if isinstance(outcome, LocalFile):
                 size = outcome.path.stat().st_size
                 return outcome.path, FileCopy(outcome.about.rows, outcome.checksum, size, outcome.about.content)
@@ -181,7 +184,8 @@ class FileImporter:
         return None
 
     def why_waiting(self) -> str | None:
-        """The file that keeps a replica from following, and why it is not here."""
+        """The file that keeps a replica from following the ledger, and why it is not on this node; None if there is
+        none."""
         if self._blocker is None or (import_record := self._pending_records().get(self._blocker.offset)) is None:
             return None
         return cut(
@@ -190,11 +194,12 @@ class FileImporter:
         )
 
     def seeks_file(self) -> bool:
-        """Whether a replica waits for a file that may come soon, because not all peers that may have it were asked."""
+        """Whether a replica waits for a file that may arrive soon, because not all peers that may have it were
+        asked."""
         return self._blocker is not None and self._blocker.offset not in self._asked_at
 
     def why_pending(self, offset: int) -> str:
-        """What a pending file is waiting for."""
+        """Why a file is still pending; empty if this replica has it."""
         outcome = self.outcomes.get(offset)
         if isinstance(outcome, ImportProblem):
             return outcome.reason
@@ -204,11 +209,11 @@ class FileImporter:
 
     @property
     def trouble(self) -> str | None:
-        """Why no file is being imported now."""
+        """Why no file is being imported now; None if imports work."""
         return self._loop.trouble and cut(f"shard {self._shard}: import fails: {self._loop.trouble}")
 
     def forget(self, decisions: Sequence[FileDecision]) -> None:
-        """Drop the state of files that are imported or refused in the store."""
+        """Drop the state of files whose import or refusal is in the store."""
         if rows := sum(decision.rows for decision in decisions):
             log.info(
                 "shard %d imported %d messages", self._shard, rows, extra={"action": "import", "shard": self._shard}
@@ -229,7 +234,7 @@ class FileImporter:
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until cancelled. Errors are retried: no file may affect more than its import."""
+        """Work until cancelled. Errors are retried: a file must not affect anything but its own import."""
         await self._loop.run()
 
     async def _run_steps(self) -> None:
@@ -238,7 +243,7 @@ class FileImporter:
         await self.ask()
 
     async def step(self) -> bool:
-        """Import some pending files that were not tried recently; False if there are none."""
+        """Import some pending files that were not tried recently. False if there are none."""
         now, records, store = self._clock(), self._pending_records(), self._store
         todo = self._next(now, records)
         if not todo:
@@ -253,7 +258,7 @@ class FileImporter:
                 if left:
                     raise StoreFailed(f"the import process ended before {left[0].import_command.path[-100:]}")
         except Exception as error:
-            # The first one may be the cause: retry it later, the others at once.
+            # The first file left may be the cause: retry it later, and the others at once.
             if left:
                 self._blame(left, error, now)
             raise
@@ -269,12 +274,12 @@ class FileImporter:
         return list(todo.values())
 
     def _blame(self, left: Sequence[ImportRecord], error: Exception, now: int) -> None:
-        """Defer the first of these files: a process ended, or went silent, before finishing it."""
+        """Defer the first of these files: the process ended or went silent before it finished that file."""
         first = left[0]
         text = str(error).strip().splitlines() or [type(error).__name__]
         hangs = isinstance(error, Unresponsive)
         self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.import_command.path))
-        # If a mount hangs, each file next to this one would delay the others for as long.
+        # If a mount hangs, each file in the same folder would delay the other imports by the same time.
         beside = Path(first.import_command.path).parent if hangs else None
         for record in left[1:]:
             if Path(record.import_command.path).parent == beside:
@@ -283,7 +288,7 @@ class FileImporter:
                 heappush(self._rechecks, (0, record.offset))
 
     def _put_off(self, record: ImportRecord, reason: str, now: int, *, away: bool = False) -> None:
-        """Retry with backoff: the cause is not the file."""
+        """Retry a file with backoff after a failure that the file did not cause."""
         failures = self._failures.get(record.offset, 0)
         self._failures[record.offset] = failures + 1
         pause = min(_AGAIN_S * 2.0 ** min(failures, 30), _LONGEST_S)
@@ -293,7 +298,7 @@ class FileImporter:
 
     def _problem(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> ImportProblem:
         before = self.outcomes.get(offset)
-        # Patience with a file begins once its store has reported it missing.
+        # Patience with a missing file begins only once its store has reported that it is missing.
         since = before.since if isinstance(before, ImportProblem) and not before.away else now
         return ImportProblem(reason, final, since, away)
 
@@ -322,7 +327,7 @@ class FileImporter:
         elif record.offset in store.imports.pending:
             before = self.outcomes.get(record.offset)
             if answer.skipped:
-                # Tried after the others, so that one unreadable object does not delay others forever.
+                # Retried after the other files, so that one unreadable object does not delay them forever.
                 problem = self._problem(record.offset, answer.reason, False, now, away=True)
                 self._record_outcome(record.offset, problem, now + int(_SKIPPED_S * 1000))
             elif answer.away:
@@ -349,7 +354,7 @@ class FileImporter:
     # --- other replicas -------------------------------------------------------------------------------------------
 
     async def ask(self) -> None:
-        """Ask the peers which files they have, and so where to get those missing here."""
+        """Ask the peers which files they have, and fetch those that are missing here."""
         now, records, store = self._clock(), self._pending_records(), self._store
         few = [offset for offset in self._copies if self._leading_since is not None][:_MAX_QUERY]
         blocker = None if self._blocker is None else self._blocker.offset  # asked for each time: a node may have joined
@@ -381,7 +386,7 @@ class FileImporter:
         self._tell()
 
     async def _fetch(self, store: ShardStore, record: ImportRecord, node: str, copy: FileCopy) -> None:
-        """Fetch a file from a peer, and validate it like any earlier import."""
+        """Fetch a file from a peer. The next step validates it like any other import."""
         target = store.path / CatalogFile.imported_name(record.import_command.window, record.offset)
         try:
             await fetch_copy(self.peers, self._shard, node, record.offset, copy, target)

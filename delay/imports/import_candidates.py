@@ -1,4 +1,4 @@
-"""The requested files of a shard, ordered by their possible decisions. Pure.
+"""The requested files of a shard, ordered by the decisions that are possible for them. Pure.
 
 A cycle asks for the current decisions. The cost depends on their number, not on the number of waiting files.
 """
@@ -14,22 +14,22 @@ from duemq.model.messages.import_command import cut
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.records import ImportRecord
 
-_MAX_DECISIONS = 1_000  # files per ledger entry,
-_MAX_DECISION_BYTES = 32 << 10  # and their bytes, less than the smallest record limit of a log
-_ENTRY_BYTES = 64  # of a decision without a reason
+_MAX_DECISIONS = 1_000  # the most files per ledger entry
+_MAX_DECISION_BYTES = 32 << 10  # the most bytes for them, below the smallest record limit of any log
+_ENTRY_BYTES = 64  # the size of a decision without a reason
 
 
 class Candidates:
-    """Files by the offset of their command. Decided ones stay until they are dropped, because a cycle may fail."""
+    """Files by the offset of their command. A decided file stays until it is dropped, because a cycle may fail."""
 
     def __init__(self, policy: ImportPolicy, why: Callable[[int], str]) -> None:
-        """`why`: returns what a file is waiting for, in a few words; may be empty."""
+        """`why`: returns why a file is still waiting, in a few words; may be empty."""
         self._policy, self._why = policy, why
         self._windows: dict[int, int] = {}
         self.by_window: list[tuple[int, int]] = []  # window and offset
         self._sound: dict[int, FileDecision] = {}
-        self._refusals: dict[int, tuple[int, str]] = {}  # from when on (ms), and the reason
-        self.by_time: list[tuple[int, int]] = []  # from when on, and offset
+        self._refusals: dict[int, tuple[int, str]] = {}  # the time after which a file is refused (ms), and the reason
+        self.by_time: list[tuple[int, int]] = []  # the same times, and offsets
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -44,7 +44,7 @@ class Candidates:
         return new_records
 
     def import_file(self, offset: int, rows: int, checksum: int) -> None:
-        """Record that the file is valid, and on enough replicas."""
+        """Record that the file is valid, and that enough replicas have it."""
         self.wait(offset)
         self._sound[offset] = FileDecision(offset, rows, checksum)
 
@@ -55,7 +55,7 @@ class Candidates:
         insort(self.by_time, (after, offset))
 
     def wait(self, offset: int) -> None:
-        """Record that the file is undecided; only its time may run out."""
+        """Record that the file is undecided: it is refused only if its window is too near or too far."""
         self._sound.pop(offset, None)
         if (refusal := self._refusals.pop(offset, None)) is not None:
             del self.by_time[bisect_left(self.by_time, (refusal[0], offset))]
@@ -79,7 +79,7 @@ class Candidates:
         return sorted(decisions.values())
 
     def _decidable(self, now: int, start: int) -> Iterator[FileDecision]:
-        """Decisions by time come first: a file is not imported if its window is near."""
+        """Refusals because of the window come first: a file is not imported if its window is too near or too far."""
         policy, latest = self._policy, now + self._policy.furthest_ms
         for _, offset in takewhile(lambda one: one[0] < start, self.by_window):
             why = self._why(offset)

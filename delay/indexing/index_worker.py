@@ -1,6 +1,6 @@
 """Maintains the index of one shard in the background: merges runs, and indexes older messages.
 
-Each replica does this for itself, as with delay files: it is not in the ledger.
+Each replica does this independently, as with delay files: it is not in the ledger.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rows = list[tuple[bytes, bytes]]
 
 
 class IndexWorker:
-    """`replica` must stay the shard's while this runs."""
+    """The shard must keep this `replica` while this runs."""
 
     def __init__(self, shard: int, replica: Replica) -> None:
         self._shard, self._replica = shard, replica
@@ -46,12 +46,12 @@ class IndexWorker:
     async def _turn(self) -> None:
         began = thread_time()
         while await self.step():
-            # At most half of a core, because due messages go first.
+            # Use at most half of a core, because due messages go first.
             await asyncio.sleep(thread_time() - began)
             began = thread_time()
 
     async def step(self) -> bool:
-        """Merge some runs, or index some messages; False if no work is left."""
+        """Merge some runs, or index some messages. False if no work is left."""
         store = self._replica.store
         index, state = store.index, store.index.state
         if state is None:
@@ -78,7 +78,7 @@ class IndexWorker:
         return True
 
     async def _merge_some(self, index: MessageIndex) -> bool:
-        """Merge some runs; False if none are left to merge."""
+        """Merge some runs. False if none are left to merge."""
         to_merge = index.to_merge(self._replica.entry.at)
         if to_merge is None:
             return False
@@ -92,25 +92,26 @@ class IndexWorker:
     # --- older messages -------------------------------------------------------------------------------------------
 
     def _was_before(self, key: bytes, row: bytes, applied: int) -> bool:
-        """Whether no cycle has indexed a row, and it is not in a file still to be indexed."""
+        """Whether no cycle has indexed this row, and the row is not in a file that is still to be indexed."""
         offset = offset_of(key)
         if offset >= applied or offset in self._replica.store.index.files:
             return False
         return self._was_not_put_off(key, row)
 
     def _was_not_put_off(self, key: bytes, row: bytes) -> bool:
-        """A deferred message has another key than at its acceptance, with the same offset: the cycle indexed it."""
+        """Whether no cycle has deferred the message to this key: that cycle would have indexed it. A deferred message
+        has a key with the offset, but not the time, of its acceptance."""
         return shows_due(row, int.from_bytes(key[:8], "big")) or not self._replica.store.index.has(key, row)
 
     async def _rows(self, after: bytes, through: bytes) -> tuple[Rows, bytes | None]:
-        """Keys and rows above `after`, and how far was searched, None for the end."""
+        """Keys and rows above `after`, and the last key examined (None at the end)."""
         store = self._replica.store
         await prefetch_part(store, after, through)
         keys, rows, last = store.scan_part(after, through, _PART, _PART_BYTES)
         return list(zip(keys, rows, strict=True)), last
 
     async def _endings(self, after: bytes, through: bytes) -> tuple[Rows, bytes | None]:
-        """`_rows` for messages that were cancelled or died."""
+        """Like `_rows`, for messages that were cancelled or dead-lettered."""
         store = self._replica.store
         keys, raws = store.scan(after, through, _PART, _PART_BYTES, ENDED)
         endings = dict(zip(keys, map(EndedMessage.decode, raws), strict=True))
@@ -123,7 +124,7 @@ class IndexWorker:
         return [(key, ended.row) for key, ended in endings.items() if ended.row], keys[-1] if keys else None
 
     async def _index_file(self, index: MessageIndex, offset: int) -> None:
-        """Index the messages of an imported file: the pending ones, then those that have ended."""
+        """Index the messages in an imported file: first the pending ones, then those that have ended."""
         record, placed_ms = self._replica.store.imports.get(offset), index.files[offset]
         if record is not None:
             window = record.import_command.window
@@ -143,5 +144,5 @@ class IndexWorker:
 
 
 def _merged(parts: Sequence[Entries]) -> list[tuple[RunGroup, int, list[tuple[bytes, bytes]]]]:
-    """Runs of all these entries, with their pages. Run it in a thread."""
+    """Runs with all these entries, and the pages of the runs. Call it in a thread."""
     return [(group, len(some), list(pages_of(some))) for group, some in groups_of(merge(parts))]

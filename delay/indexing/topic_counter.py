@@ -1,4 +1,4 @@
-"""Counts the pending messages of a store by topic after an older version wrote it (docs/adr/0065)."""
+"""Counts a store's pending messages by topic, if an older version of duemq wrote the store (docs/adr/0065)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PART, _PART_BYTES = 500, 4 << 20  # rows counted before other tasks run
 
 
 class TopicCounter:
-    """`replica` must stay the shard's while this runs."""
+    """The shard must keep this `replica` while this runs."""
 
     def __init__(self, shard: int, replica: Replica) -> None:
         self._shard, self._replica = shard, replica
@@ -38,12 +38,12 @@ class TopicCounter:
     async def _turn(self) -> None:
         began = thread_time()
         while await self.step():
-            # At most half of a core, because due messages go first.
+            # Use at most half of a core, because due messages go first.
             await asyncio.sleep(thread_time() - began)
             began = thread_time()
 
     async def step(self) -> bool:
-        """Count some messages; False if all are counted. Raises Unavailable if the total differs from the ledger's."""
+        """Count some messages. False if all are counted. Raises Unavailable if the total differs from the ledger's."""
         store = self._replica.store
         if store.topic_counts.built:
             return False
@@ -53,7 +53,7 @@ class TopicCounter:
             if window is None or not store.delay_files.rowless(window):
                 break
             await complete_windows(store, [window])
-        # No await from here on: no message of this part is unread.
+        # No await from here on, so that the rows of all messages in this part have been read.
         _, rows, last = store.scan_part(self._after(), HIGHEST, _PART, _PART_BYTES)
         store.count_topics(count_topics(rows), HIGHEST if last is None else last)
         if last is None:

@@ -11,12 +11,12 @@ from duemq.delay.shard.states import ShardState
 
 log = logging.getLogger(__name__)
 
-# Copying a replica may take any time, and a stopped shard has no task.
+# Copying a replica may take any length of time, and a stopped shard has no task.
 _EXCUSED = frozenset((ShardState.REBUILDING, ShardState.STOPPED, ShardState.CLOSED))
 
 
 class WatchedShard(Protocol):
-    """A shard. `pulse`: when its task began its last cycle or read of the log, by `monotonic` (s)."""
+    """A shard. `pulse`: when its task began its last cycle or read of the log, on the clock `monotonic` (s)."""
 
     @property
     def pulse(self) -> float: ...
@@ -25,15 +25,15 @@ class WatchedShard(Protocol):
 
 
 class Liveness:
-    """Call `check` about every second. Time in which an outside cause delayed all shards does not count."""
+    """Call `check` about once a second. Time during which an outside cause delayed a shard does not count."""
 
     def __init__(
         self, shards: Mapping[int, WatchedShard], limit_s: float, excused: Callable[[], bool],
         is_held_up: Callable[[int], bool] = lambda shard: False, now: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
-        """`limit_s`: a task without progress for longer is stuck. `excused`: whether the log, ZooKeeper, or the node's
-        own opening or closing delays all shards, so that a restart would not help. `is_held_up`: the same for one
-        shard."""
+        """`limit_s`: a task without progress for longer than this is stuck. `excused`: whether the log, ZooKeeper, or
+        the opening or closing of the node delays all shards, so that a restart would not help. `is_held_up`: the same
+        for one shard."""
         self._shards, self._limit_s, self._excused, self._now = shards, limit_s, excused, now
         self._is_held_up = is_held_up
         self._excused_at: dict[int, float] = {}
@@ -58,5 +58,5 @@ class Liveness:
         return stuck
 
     async def watch(self) -> None:
-        """One check, as a job of the node."""
+        """Check once, as a background job of the node."""
         self.check()

@@ -1,4 +1,4 @@
-"""A node's readiness in public words, from its condition and the states of its shards."""
+"""A node's readiness in the API's words, from its condition and the states of its shards."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def readiness(
     condition: Condition | None, closed: Reason, health: HealthTracker, stuck: Collection[int], dead: Collection[int],
     topics: Collection[str] = (),
 ) -> Readiness:  # fmt: skip
-    """`closed`: why the node is not open, if it has no condition. `dead`: shards whose wheel and store disagree.
-    `topics`: duemq's own that have a fault."""
+    """`closed`: why a node without a condition is not open. `dead`: shards that were stopped, because their data must
+    not be trusted. `topics`: those of duemq's own topics that have a fault."""
     if condition is None:
         return Readiness(closed)
     troubles = {number: _trouble(number, shard, health, stuck, dead) for number, shard in health.shards.items()}

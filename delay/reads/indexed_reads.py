@@ -1,4 +1,4 @@
-"""Finds messages by key or label through the index of a shard, without scanning all of them."""
+"""Finds messages by key or label through the index of a shard, without scanning all messages."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from duemq.storage.shard.store import ShardStore
 
 _TOGETHER = 50  # rows read together
 _LOOK_AT = 2_000  # entries examined per call
-_MAX_SORTED = 5_000  # entries sorted by due time; with more, scanning all messages is no slower
-_ATTEMPTS = 3  # to find a moment when no message is placed again
+_MAX_SORTED = 5_000  # the most entries sorted by due time; with more, scanning all messages is no slower
+_ATTEMPTS = 3  # attempts to search while no message gets another key
 _PAGE_BYTES = 4 << 20
 
 
 def hash_for(query: Query) -> bytes | None:
-    """The hash of a query's term: the key is preferred, because it is more selective than a label."""
+    """The hash for a query's term. If the query has a key and a label, the key is used: it is more selective."""
     if query.key is not None:
         return key_hash(query.key.encode())
     return None if query.label is None else label_hash(query.label.encode())
 
 
 class RowReader(Protocol):
-    """Reads the rows that the index leads to: `Reads`."""
+    """Reads the rows that index entries refer to: `Reads`."""
 
     async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]: ...
     def match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None: ...
@@ -46,7 +46,7 @@ class IndexedReads:
     async def newest(self, query: Query, after: bytes) -> SearchPart:
         """Matching messages at places above `after`, at most `query.limit`.
 
-        Raises Rejected `not_indexed`, Unavailable if the index is not built yet.
+        Raises Rejected `not_indexed`, and Unavailable if the index is not built yet.
         """
         hash_ = hash_for(query)
         if hash_ is None:
@@ -72,9 +72,10 @@ class IndexedReads:
             await asyncio.sleep(0)
 
     async def _look_up(self, hash_: bytes, after: bytes, query: Query) -> list[tuple[bytes, MessageState | None, int]]:
-        """The next places, the states of matching messages among them, and the bytes of their rows.
+        """The next places with, for each, the state of its message (None if it does not match) and the bytes of its
+        row.
 
-        A message that is moved during the call is at neither place: then it is searched again.
+        A message that is moved during the call may be found at neither of its places. Then the search is repeated.
         """
         index = self._store.index
         for _ in range(_ATTEMPTS):
@@ -95,7 +96,7 @@ class IndexedReads:
     async def soonest(self, query: Query, after: bytes, through: bytes) -> SearchPart | None:
         """Matching messages whose keys are above `after` and not above `through`, at most `query.limit`.
 
-        None if the index cannot answer: the topic is not indexed, or there are too many entries to sort.
+        None if the index cannot answer, because the topic is not indexed or because there are too many entries to sort.
         """
         hash_ = hash_for(query)
         if hash_ is None or not (index := self._store.index).covers(query.topic):
@@ -112,7 +113,7 @@ class IndexedReads:
         return None
 
     async def _among(self, query: Query, keys: Sequence[bytes]) -> tuple[SearchPart, bool]:
-        """The matches among these messages, and whether every examined key has a message."""
+        """The matches among these messages, and whether a message was found under every examined key."""
         matches: list[tuple[bytes, MessageState]] = []
         size, whole = 0, True
         for start in range(0, len(keys), _TOGETHER):
@@ -129,7 +130,7 @@ class IndexedReads:
         return SearchPart(matches, None), whole
 
     async def _places(self, hash_: bytes, after: bytes, most: int) -> list[bytes]:
-        """The first places with this hash above `after`, in order."""
+        """The first places above `after` that have this hash, in order."""
         index = self._store.index
         while True:
             version, places = index.version, set[bytes]()

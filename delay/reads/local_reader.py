@@ -1,4 +1,4 @@
-"""Reads from the shards of this process."""
+"""Reads from the shards in this process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
-_UNREAD = 2_000  # cancelled messages in delay files whose rows a count reads: 0.2 s
+_UNREAD = 2_000  # the most rows of messages cancelled in delay files that a count reads first: it takes 0.2 s
 _TOGETHER = 500  # imports decoded before other tasks run
 
 
 class ShardHolder(Protocol):
-    """A holder of replicas: a `Node`. Its shards do not include replicas that are being rebuilt or failed."""
+    """An object with replicas, such as a `Node`. Replicas that are being rebuilt or have failed cannot be read."""
 
     @property
     def bus(self) -> Bus: ...
@@ -43,7 +43,7 @@ def _add_reason(shard: Shard, import_record: ImportRecord) -> ImportRecord: ...
 @overload
 def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None: ...
 def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None:
-    """Add the reason for waiting to a pending file's record."""
+    """Add the reason why it is still pending to a pending file's record."""
     if import_record is None or import_record.state != PENDING:
         return import_record
     return replace(import_record, reason=shard.why_pending(import_record.offset))
@@ -77,7 +77,7 @@ class LocalReader:
         return [messages.get(name) for name in names]
 
     def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
-        """Add its topic's trouble to the state of an overdue message."""
+        """To the state of an overdue message, add the trouble that its topic has."""
         if state is None or state.status != "scheduled":
             return state
         now = self._holder.clock()
@@ -95,7 +95,7 @@ class LocalReader:
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._catch_up(shard)
         first_key = self._holder_of(shard, name)
-        if first_key is None:  # the answer must not rely on a former leader's end of the log
+        if first_key is None:  # only sure once the log's end is sure: a former leader may report a lower end
             try:
                 await self._catch_up(shard, sure=True)
             except LogFailed as error:
@@ -133,7 +133,7 @@ class LocalReader:
         count, records = 0, list[ImportRecord]()
         last = -1 if after is None else after
         while True:
-            local_shard = self._shard(shard)  # again for each part: it may have been closed
+            local_shard = self._shard(shard)  # again for each part, because the shard may have been closed
             imports = local_shard.store.imports
             if state == PENDING:
                 part, next_last = [one for one in imports.pending.values() if one.offset > last], None
@@ -149,7 +149,7 @@ class LocalReader:
             if next_last is None:
                 return count, records
             last = next_last
-            await asyncio.sleep(0)  # decoding a year's files takes as long as a cycle may
+            await asyncio.sleep(0)  # decoding the files of a year takes longer than the event loop may be blocked
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
         await self._reads_after(shard, command_offset)
@@ -198,13 +198,13 @@ class LocalReader:
         return None if holder is None else holder[:KEY_BYTES]
 
     async def _reads_after(self, shard: int, offset: int) -> Reads:
-        """Reads of a shard as soon as the command at `offset` is applied."""
+        """The shard's reads, once the command at `offset` is applied."""
         if not await self._shard(shard).progress.wait_until_applied(offset, self._wait_s):
             raise Unavailable(f"shard {shard} is catching up")
         return Reads(self._shard(shard))
 
     async def _catch_up(self, shard: int, *, sure: bool = False) -> None:
-        """Wait until every command now in the log is applied."""
+        """Wait until every command that is in the log now is applied."""
         bus = self._holder.bus
         end = await (bus.sure_end(BUFFER, shard) if sure else bus.end_offset(BUFFER, shard))
         loop = asyncio.get_running_loop()
@@ -218,10 +218,11 @@ class LocalReader:
             if left <= 0:
                 raise Unavailable(f"shard {shard} is catching up")
             await progress.wait_until_applied(end - 1, min(left, pause))
-            pause = min(2 * pause, _LOOK_LATER_S)  # many may wait, and each check reads the log
+            pause = min(2 * pause, _LOOK_LATER_S)  # many callers may wait, and each check reads the log
 
     async def _only_markers_before(self, end: int, bus: Bus, shard: int, applied: int) -> bool:
-        """Whether no commands are left: transactions of other producers use offsets that are never read."""
+        """Whether no commands are left before `end`: transactions of other producers use offsets that are never
+        read."""
         if bus.reach(BUFFER, shard) < end:
             return False
         left = await bus.read(BUFFER, shard, applied, 1)

@@ -1,4 +1,4 @@
-"""Reads messages from a shard's store: one by its key, many by a filter in the order of their due times."""
+"""Reads messages from a shard's store: one by its key, or many by a filter in the order of their due times."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from duemq.storage.shard.store import ShardStore
 
 _PART = 500  # rows examined before other tasks run
 _PART_BYTES = 4 << 20
-_HEADS = 50  # rows read together, up to their payloads
+_HEADS = 50  # rows read together, without their payloads
 _LOOK_AT = 50_000  # rows examined per call and shard
-_PAGE_BYTES = 4 << 20  # of the messages of one call and shard, without payloads
+_PAGE_BYTES = 4 << 20  # the most bytes of messages per call and shard, without payloads
 
 
 class Reads:
-    """Reads of one shard. They see everything that was acknowledged as durable."""
+    """Reads of one shard. They reflect everything that was acknowledged as durable."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -59,7 +59,8 @@ class Reads:
             return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True)) if payload else ahead.heads(keys)
 
     async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
-        """The endings, if any, of the messages under these keys, and their rows up to the payload, at one moment."""
+        """For the messages under these keys: their endings, if any, and their rows without payloads, all from one
+        moment."""
         store = self._shard.store
         view = PrefetchedView(store)
         with self._report_damage(store):
@@ -98,7 +99,7 @@ class Reads:
         return states
 
     async def topics(self, first_keys: Sequence[bytes]) -> list[str | None]:
-        """The topic of each message; None if it is unknown or forgotten."""
+        """The topic of each message; None if the message is unknown or forgotten."""
         topics: list[str | None] = []
         for start in range(0, len(first_keys), _HEADS):
             for _, ended, row in await self._look_up(first_keys[start : start + _HEADS], payload=False):
@@ -108,10 +109,10 @@ class Reads:
         return topics
 
     async def when_ended(self, first_keys: Sequence[bytes]) -> list[int]:
-        """When each message was delivered, cancelled or given up (ms); 0 if it was not, or if it is forgotten."""
+        """When each message was delivered, cancelled or dead-lettered (ms); 0 if it was not, or if it is forgotten."""
         times: list[int] = []
         for start in range(0, len(first_keys), _HEADS):
-            # One by one, because a dead letter is read with its payload; rows are not read at all.
+            # One at a time, because a dead letter is read with its payload. Rows are not read at all.
             times += map(self._ended_at, self._current_keys(first_keys[start : start + _HEADS]))
             await asyncio.sleep(0)
         return times
@@ -164,7 +165,8 @@ class Reads:
     async def find(self, query: Query, after: bytes) -> SearchPart:
         """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB.
 
-        With newest first, `after` and the keys of the answer are places. Raises the errors of `IndexedReads`.
+        If the query asks for the newest first, `after` and the keys in the answer are places. Raises the errors of
+        `IndexedReads`.
         """
         indexed = IndexedReads(self, self._shard.store)
         if query.newest:
@@ -217,7 +219,7 @@ class Reads:
     async def _ended_part(
         self, store: ShardStore, after: bytes, through: bytes
     ) -> tuple[list[tuple[bytes, bytes, EndedMessage | None]], bytes | None]:
-        """Keys, rows and endings of some ended messages, and the last key examined, None for the end."""
+        """Keys, rows and endings of some ended messages, and the last key examined (None at the end)."""
         keys, raws = store.scan(after, through, _PART, _PART_BYTES, ENDED)
         endings: dict[bytes, EndedMessage | None] = dict(zip(keys, map(EndedMessage.decode, raws), strict=True))
         if rowless := [key for key, ended in endings.items() if ended is not None and not ended.row]:
@@ -230,8 +232,8 @@ class Reads:
         return messages, keys[-1] if keys else None
 
     def match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
-        """The state of a message, if it matches; does not check its due time."""
-        # Cheap tests on the raw bytes first: most rows of a search do not match.
+        """The state of a message if it matches the query, else None. The message's due time is not checked."""
+        # Cheap tests on the raw bytes first, because most rows in a search do not match.
         if query.key is not None and query.key.encode() not in row:
             return None
         if query.label is not None and query.label.encode() not in row:

@@ -12,10 +12,10 @@ from duemq.storage.checkpoint.checkpoint import link_imported, make_checkpoint
 
 
 async def freeze(node: Node, into: Path) -> None:
-    """Link the node's stores and its log into a new folder, ready for a start. Deliveries continue.
+    """Link the files of the node's stores and of its log into a new folder, ready for a start. Deliveries continue.
 
-    Each store has its state at one ledger entry. The log reaches at least as far as each of them, and still has the
-    records they need: it is linked last, and not trimmed before. Raises Unavailable.
+    Each store is in its state at one ledger entry. The log contains that entry and still has all records that
+    the stores need, because it is linked last and not trimmed before that. Raises Unavailable.
     """
     async with AsyncExitStack() as locks:
         for shard in node.shards.values():
@@ -29,6 +29,6 @@ async def freeze(node: Node, into: Path) -> None:
         for number, shard in node.shards.items():
             await in_thread(make_checkpoint, shard.store, into / "shards" / f"{number:03d}")
         await node.bus.checkpoint(into / "bus")
-        # The log may contain the import of a file that no store has in its table yet.
+        # The log may contain the import of a file that is not in the catalog of any linked store yet.
         for number, shard in node.shards.items():
             await in_thread(link_imported, shard.store, into / "shards" / f"{number:03d}")

@@ -1,7 +1,7 @@
-"""A replica rebuilt from a peer: one node serves a checkpoint of its store, another one fetches it part by part.
+"""Rebuilds a replica from a peer: one node serves a checkpoint of its store, and another node fetches it in parts.
 
-Needed if the logs no longer reach back to a replica's position, and faster than the logs for an empty replica. The
-fetched replica then follows the ledger from its position.
+This is needed if the logs no longer reach back to a replica's position. For an empty replica it is faster than
+following the logs. The fetched replica then follows the ledger from its own position.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from duemq.storage.manifest import ListedFile
 
 log = logging.getLogger(__name__)
 
-PART_BYTES: Final = 2 << 20  # the most that one read returns, and so the memory of a transfer
+PART_BYTES: Final = 2 << 20  # the most bytes that one read returns, and so the memory that a transfer takes
 
 
 class SnapshotGone(Unavailable):
-    """The peer no longer has this snapshot, or never had this file in it: start again."""
+    """The peer no longer has this snapshot, or the snapshot never had this file: start again."""
 
 
 class _Useless(Unavailable):
@@ -40,21 +40,21 @@ class _Useless(Unavailable):
 
 
 class SnapshotSource(Protocol):
-    """A peer to copy from. All methods raise Unavailable if it is unreachable or cannot serve."""
+    """A peer to copy from. All methods raise Unavailable if the peer is unreachable or cannot serve."""
 
     async def begin(self, shard: int, resume_id: str | None = None, least: int = 0) -> CheckpointManifest:
         """Make a snapshot of the shard, or resume the one with the id `resume_id` if it still exists.
 
-        `least`: the offset in the ledger that the snapshot must have reached. A peer of an older version ignores it.
+        `least`: the ledger offset that the snapshot must have reached. A peer with an older version ignores it.
         """
         ...
 
     async def sha256(self, snapshot: str, file: str) -> str:
-        """The checksum, in hex, of a file whose manifest lacks it."""
+        """The checksum, in hex, of a file that has none in the manifest."""
         ...
 
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
-        """Up to `count` bytes (at most PART_BYTES) of a file from `offset` on; none at its end."""
+        """Up to `count` bytes (at most PART_BYTES) of a file, starting at `offset`; empty at the end of the file."""
         ...
 
     async def end(self, snapshot: str) -> None:
@@ -68,15 +68,15 @@ class _OpenSnapshot:
     names: frozenset[str]
     used_at: float
     sums: dict[str, str] = field(default_factory=dict)  # requested checksums, by file
-    summing: int = 0  # files that are being hashed
+    summing: int = 0  # the number of files that are being hashed
 
 
 class SnapshotServer:
-    """The serving side, itself a `SnapshotSource`. `folder`: holds snapshots until they are ended or stale.
+    """The serving side, itself a `SnapshotSource`. `folder`: contains the snapshots until they are ended or stale.
 
-    `checkpoint(shard, into)` makes a checkpoint of the store of a shard, and raises Unavailable if this node does not
-    hold it. At most `most` snapshots exist at a time. A snapshot without requests for `idle_s` seconds is stale:
-    `expire`, which must be called regularly, removes it. `clock` returns seconds.
+    `checkpoint(shard, into)` makes a checkpoint of the shard's store, and raises Unavailable if this node has no
+    replica of the shard. At most `most` snapshots exist at a time. A snapshot without requests for `idle_s` seconds is
+    stale, and `expire`, which must be called regularly, removes it. `clock` returns seconds.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SnapshotServer:
     async def begin(
         self, shard: int, resume_id: str | None = None, least: int = 0, *, sums: bool = True
     ) -> CheckpointManifest:
-        """See `SnapshotSource`. With `sums` False the manifest has no checksums, which saves reading all files."""
+        """See `SnapshotSource`. With `sums` False the manifest has no checksums, so that not all files must be read."""
         await self.expire()
         open_snapshot = self._open_snapshots.get(resume_id or "")
         if open_snapshot is not None and open_snapshot.manifest.shard == shard:
@@ -206,13 +206,13 @@ async def fetch(
 ) -> CheckpointManifest:
     """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
 
-    `progress` gets the bytes done and the total. `least`: the offset in the ledger that the snapshot must have reached.
-    `room` raises DiskFull if this disk has no room for that many bytes.
+    `progress` is called with the bytes done and the total. `least`: the ledger offset that the snapshot must have
+    reached. `room` raises DiskFull if this disk has no room for that many bytes.
 
-    May be called again after any error or crash: it resumes the transfer, and until that is complete the old replica
-    stays. Raises Unavailable if the peer fails or its snapshot would not help (another peer may work), DiskFull if this
-    disk has too little space (fetched parts are removed), StoreFailed if this disk fails, and CorruptStore if the files
-    do not have their checksums, or no replica can be opened on them.
+    May be called again after any error or crash: it then resumes the transfer. The old replica remains until the
+    transfer is complete. Raises Unavailable if the peer fails or its snapshot would not help (another peer may do),
+    DiskFull if this disk has too little space (fetched parts are removed), StoreFailed if this disk fails, and
+    CorruptStore if the files do not match their checksums or do not make a replica that can be opened.
     """
     partial = PartialReplica(into, failpoint)
     await asyncio.to_thread(finish_replacement, into)
@@ -227,7 +227,7 @@ async def fetch(
         transfer = _Transfer(source, manifest, partial, progress, room, failpoint)
         for file in manifest.files:
             await transfer.fetch(file)
-        await in_thread(partial.complete, manifest)  # the folder must be at rest before it is opened again
+        await in_thread(partial.complete, manifest)  # waits for the thread, because the folder is opened next
     except (_Useless, DiskFull) as error:
         with suppress(Unavailable):
             await source.end(manifest.id)
@@ -244,7 +244,7 @@ async def fetch(
 
 
 class _Transfer:
-    """One transfer of a snapshot. `done`: bytes present, `fetched`: bytes transferred."""
+    """One transfer of a snapshot. `done`: bytes that are on this disk, `fetched`: bytes that were transferred."""
 
     def __init__(
         self,

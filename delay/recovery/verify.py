@@ -1,6 +1,6 @@
 """Checks a data folder at rest: store, wheel, ledger and logs must agree, and every message must have one outcome.
 
-The folder is opened as at a start (so the ledger is first followed to its end), then every row is read.
+The folder is opened as at a start, so the ledger is first followed to its end. Then every row is read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Ids = npt.NDArray[np.bytes_]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. `detail`: the finding, with the place of a violation."""
+    """The result of one check. `detail`: the finding; if the check failed, with the place of the fault."""
 
     what: str
     good: bool
@@ -54,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class _ShardIds:
-    """Ids of one shard's messages by their outcome in the store."""
+    """Ids of one shard's messages, by whether they were delivered according to the store."""
 
     delivered: Ids
     not_delivered: Ids
@@ -62,7 +62,7 @@ class _ShardIds:
 
 
 async def verify(folder: Folder, bus: Bus, memory: Memory, progress: Callable[[str, int], None]) -> list[Check]:
-    """All checks of a locked folder. `progress(what, rows)` gets the rows read so far."""
+    """All checks of a locked folder. `progress(what, rows)` is called with the number of rows read so far."""
     ids = IdCodec(folder.info.secret)
     checks: list[Check] = []
     shard_ids: list[_ShardIds] = []
@@ -107,7 +107,7 @@ async def _verify_shard(
 
 
 class _LocalFiles(FileImporter):
-    """Imported files that a crash left next to a store that does not know them yet; imports nothing else."""
+    """Imports files that a crash left next to a store before the store listed them. Imports nothing else."""
 
     def __init__(self, replica: Replica) -> None:
         policy, work = ImportPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.imports.import_process")
@@ -124,7 +124,7 @@ class _LocalFiles(FileImporter):
 
 
 def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check]) -> bool:
-    """Every delay file matches its metadata, and every dropped key is in one."""
+    """Check that every delay file matches its metadata, and that every dropped key is in a delay file."""
     delay_files, rows, dropped_rows = store.delay_files, 0, 0
     wrong: list[str] = []
     mismatches: list[str] = []
@@ -156,7 +156,7 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
 
 
 def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
-    """Loads windows that the ledger has passed since the store was last flushed; seals none."""
+    """A function that loads windows which the ledger has passed since the store was last flushed. It seals none."""
     lock, policy = asyncio.Lock(), TieringPolicy(rows=replica.entry.pending + 1)
 
     def clock() -> int:
@@ -251,7 +251,7 @@ def _verify_ended(name: str, replica: Replica, checks: list[Check]) -> list[byte
 
 
 def _verify_links(name: str, store: ShardStore, checks: list[Check]) -> None:
-    """Moves and names lead to a message. (A message is forgotten together with its moves and names.)"""
+    """Check that moves and names lead to a message. A message is forgotten together with its moves and names."""
     broken: list[str] = []
     count = 0
     for prefix in (MOVED, NAME):
@@ -316,7 +316,7 @@ def _text(ids: Ids) -> list[str]:
 
 
 def _some(items: Iterable[object], limit: int = 5) -> str:
-    """The first few faults, for a line of text; empty for none."""
+    """The first few faults, as a line of text; empty if there are none."""
     texts = list(items)
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(map(str, texts[:limit])) + more

@@ -1,5 +1,5 @@
-"""Reads messages before they are needed: in bounded amounts, and sealed ones in a thread, because a row in a delay file
-takes milliseconds."""
+"""Reads messages before they are needed: in bounded amounts, and sealed ones in a thread, because reading a row from a
+delay file takes milliseconds."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from duemq.model.messages.plain import ByName
 from duemq.model.messages.row import without_payload
 from duemq.storage.shard.store import ROWS_TOGETHER, ShardStore
 
-_MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, which delays due messages
-_COPIES = 6  # of a changed row: old, new, in the batches and memory of the store, and of the log
+_MAX_BYTES = 32 << 20  # in memory, and in row groups of files: reading takes 0.1 s, which delays due messages
+_COPIES = 6  # of a changed row: the old and the new row, and copies in the batches and memory of the store and the log
 _ALL = 1 << 62
-_CHANGES = 4  # of one message in a cycle: each writes its row again
-_SLICE = 256  # commands examined together; the next ones only if bytes are left to read
+_CHANGES = 4  # the most changes of one message in a cycle, because each of them writes its row again
+_SLICE = 256  # commands examined together; further ones are examined only if bytes are left to read
 
 
 class PrefetchedView(View):
-    """A store with the sealed messages that `read` has loaded.
+    """A view of a store, with the sealed messages that `read` has loaded.
 
-    Files never change, so a row stays right whatever happens to the file; whether its message is still pending is
-    looked up on each call.
+    Delay files never change, so a row that was read remains valid even if its file is removed. Whether the message is
+    still pending is looked up on each call.
     """
 
     def __init__(self, store: ShardStore) -> None:
         self._store, self._version = store, store.delay_files.version
         self._rows: dict[bytes, bytes | None] = {}
-        self._heads: set[bytes] = set()  # keys whose row in `_rows` ends before the payload
+        self._heads: set[bytes] = set()  # keys whose rows in `_rows` end before the payload
         self._rows_of_ended: dict[bytes, bytes] = {}
 
     async def read(self, keys: Sequence[bytes], most: int = _ALL, *, payload: bool = True) -> tuple[int, int]:
-        """Read those of the keys whose message may be in a file, in order, while their row groups fit into `most`
-        bytes. Returns the number of keys done, and the bytes. Raises DamagedFile.
+        """Read the rows of those keys whose messages may be in a file, in order, while their row groups fit into `most`
+        bytes. Returns the number of keys done, and the number of bytes. Raises DamagedFile.
 
-        Without `payload` rows end before it, which takes a third of the time.
+        Without `payload` the rows end before the payload, which makes reading three times as fast.
         """
         delay_files = self._store.delay_files
         while True:
@@ -63,7 +63,7 @@ class PrefetchedView(View):
             except DamagedFile:
                 if version == delay_files.version:
                     raise
-                continue  # a file was removed, because its rows are elsewhere
+                continue  # a file was removed, because its rows are in the store or in another file now
             keys_read = [key for key, _ in lookups[:count]]
             self._rows.update((key, rows.get(key)) for key in keys_read)
             (self._heads.difference_update if payload else self._heads.update)(keys_read)
@@ -71,13 +71,13 @@ class PrefetchedView(View):
             return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if self._version != self._store.delay_files.version:  # missing keys may be in a new file
+        if self._version != self._store.delay_files.version:  # keys that were missing may be in a new file
             self._rows = {key: row for key, row in self._rows.items() if row is not None}
         return self._store.rows(keys, self._rows)
 
     def heads(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
-        """The keys, the endings of their messages, and their rows, all without payloads. Few are in memory at a
-        time."""
+        """The keys, the endings of their messages, and their rows, all without payloads. Only a few payloads are in
+        memory at a time."""
         heads: list[tuple[bytes, EndedMessage | None, bytes | None]] = []
         for start in range(0, len(keys), ROWS_TOGETHER):
             some = keys[start : start + ROWS_TOGETHER]
@@ -87,9 +87,9 @@ class PrefetchedView(View):
         return heads
 
     async def read_endings(self, keys: Sequence[bytes]) -> None:
-        """Read the rows of those messages that were cancelled in delay files without their rows.
+        """Read the rows of those messages whose endings lack them, because they were cancelled in delay files.
 
-        Raises DamagedFile, and CorruptStore if no file has a row.
+        Raises DamagedFile, and CorruptStore if no file has such a row.
         """
 
         def rowless() -> list[bytes]:
@@ -98,8 +98,8 @@ class PrefetchedView(View):
         await self._read_rows_of_ended(rowless)
 
     async def read_unread(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The rows, without payloads, of those messages that were cancelled in delay files without their rows, even if
-        their endings are forgotten. Raises the errors of `read_endings`."""
+        """The rows, without payloads, of messages that were cancelled in delay files without reading their rows, even
+        if their endings are forgotten. Raises the errors of `read_endings`."""
 
         def missing() -> list[bytes]:
             return [key for key in self._store.unread_keys(keys) if key not in self._rows_of_ended]
@@ -108,7 +108,7 @@ class PrefetchedView(View):
         return {key: self._rows_of_ended[key] for key in self._store.unread_keys(keys)}
 
     async def _read_rows_of_ended(self, unread: Callable[[], list[bytes]]) -> None:
-        """Read rows until none are left."""
+        """Read rows until `unread` returns no more keys."""
         while rowless := unread():
             delay_files = self._store.delay_files
             version = delay_files.version
@@ -118,7 +118,7 @@ class PrefetchedView(View):
             except DamagedFile:
                 if version == delay_files.version:
                     raise
-                continue  # a file was removed, and its endings have their rows
+                continue  # a file was removed: by then the endings had their rows
             if version == delay_files.version and (missing := rowless - self._rows_of_ended.keys()):
                 raise CorruptStore(f"message {min(missing).hex()} was cancelled in a delay file, and is in none")
 
@@ -140,10 +140,10 @@ class PrefetchedView(View):
 
 
 class CycleView(PrefetchedView):
-    """A cycle's reads of its store.
+    """A view of the store for one cycle.
 
-    Only cycles change which messages are pending, so a read need not be repeated: a row may move in the meantime, but
-    not change.
+    Only cycles change which messages are pending, so nothing must be read twice: a row may move during the cycle, but
+    it does not change.
     """
 
     def __init__(self, store: ShardStore) -> None:
@@ -152,7 +152,7 @@ class CycleView(PrefetchedView):
         self._ended: dict[bytes, EndedMessage | None] = {}
 
     async def look_up(self, keys: Sequence[bytes], most: int = _ALL) -> tuple[int, int]:
-        """Look up which of the keys are in files, in order, without reading rows: `rows` returns empty ones.
+        """Look up which of the keys are in files, in order, without reading rows: `rows` then returns empty ones.
 
         Returns the number of keys done, at least one, and the cost in bytes. Raises DamagedFile.
         """
@@ -167,7 +167,7 @@ class CycleView(PrefetchedView):
             except DamagedFile:
                 if version == delay_files.version:
                     raise
-                continue  # a file was removed, because its rows are elsewhere
+                continue  # a file was removed, because its rows are in the store or in another file now
             for key, _ in lookups[:count]:
                 if not self._rows.get(key):
                     self._rows[key] = b"" if key in present_keys else None
@@ -175,9 +175,9 @@ class CycleView(PrefetchedView):
             return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 
     def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
-        """Read the rows that are in RocksDB, in order, until a change of them takes `most` bytes.
+        """Read the rows that are in RocksDB, in order, until changing them would take `most` bytes.
 
-        Returns the keys without a row there, the number of keys done (at least one), and the bytes.
+        Returns the keys without a row in RocksDB, the number of keys done (at least one), and the number of bytes.
         """
         missing: list[bytes] = []
         done = size = 0
@@ -193,8 +193,8 @@ class CycleView(PrefetchedView):
         return missing, done, size
 
     def read_ended(self, keys: Sequence[bytes], most: int) -> tuple[int, int]:
-        """Read the endings of messages, in order, until a change of them takes `most` bytes: dead letters keep their
-        payloads. Returns the number of keys done (at least one), and the bytes."""
+        """Read the endings of messages, in order, until changing them would take `most` bytes: the endings of dead
+        letters have payloads. Returns the number of keys done (at least one), and the number of bytes."""
         done = size = 0
         while done < len(keys) and (size < most or not done):
             some = keys[done : done + ROWS_TOGETHER]
@@ -216,7 +216,8 @@ class CycleView(PrefetchedView):
 
 
 class _Reference(NamedTuple):
-    """A key under which a file may hold the message of the command at `offset`; `whole`: its row is needed."""
+    """A key under which a file may have the message that the command at `offset` changes. `whole`: its row is
+    needed."""
 
     offset: int
     key: bytes
@@ -224,9 +225,10 @@ class _Reference(NamedTuple):
 
 
 async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tuple[CommandBatch, View]:
-    """Make a view with the commands' messages; return it with the commands, without `whole` only the first of many.
+    """Read the commands' messages into a view. Returns the commands and the view.
 
-    At least one command: the first one's messages are read at any cost, or a shard could get stuck at it.
+    Without `whole`, only the first of many commands are returned, but at least one: its messages are read whatever
+    their size, or the shard could get stuck at it.
     """
     if not batch.others:
         return batch, store
@@ -251,7 +253,7 @@ async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tu
 
 
 def _few_of_each(batch: CommandBatch) -> CommandBatch:
-    """The commands before one that changes a message more often than a cycle does."""
+    """The commands before the first one that would exceed the changes allowed for one message in a cycle."""
     counts = Counter[bytes]()
     for offset, other in batch.others.items():
         if isinstance(other, (Change, ByName)):
@@ -265,10 +267,10 @@ def _few_of_each(batch: CommandBatch) -> CommandBatch:
 def _read_near(
     view: CycleView, others: Sequence[tuple[int, Other]], store: ShardStore, most: int
 ) -> tuple[list[_Reference], int | None, int]:
-    """Read the commands' messages that are in RocksDB, for the first commands, within a limit of bytes.
+    """Read those of the commands' messages that are in RocksDB, for the first commands, within a limit in bytes.
 
-    Returns where files may hold the rest, in the commands' order; the offset of the first command not done, if any; and
-    the bytes.
+    Returns the places where files may have the other messages, in the commands' order; the offset of the first command
+    not done, if any; and the number of bytes.
     """
     firsts: dict[bytes, int] = {}
     whole: set[bytes] = set()
@@ -319,7 +321,7 @@ async def _read_files(view: CycleView, references: Sequence[_Reference], most: i
 
 
 async def prefetch_part(store: ShardStore, after: bytes, through: bytes) -> None:
-    """Read the files that `ShardStore.scan_part` needs in a thread. Raises DamagedFile."""
+    """Read the files that `ShardStore.scan_part` needs, in a thread. Raises DamagedFile."""
     delay_files = store.delay_files
     window = delay_files.next_after(after) if delay_files else None
     if window is None or first_key_at(window) > through or after < last_key_at(window - 1):

@@ -1,8 +1,8 @@
 """One replica of a shard: its store, its wheel, and how it follows the ledger.
 
-A follower never decides: it applies the commands of a ledger entry with the answers of that entry, and compares the
-resulting count and checksum with the entry's. A restart after a crash works the same way: the store is at some earlier
-entry, and follows the log from there.
+A follower never decides: it applies the commands of a ledger entry with the answers in that entry, and compares the
+resulting count and checksum with those in the entry. A restart after a crash works the same way: the store is at some
+earlier entry, and follows the log from there.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from duemq.wheel.wheel import Wheel
 
 log = logging.getLogger(__name__)
 
-_PART = 2_000  # keys read at once while a slot is expanded ahead of time: about a millisecond
+_PART = 2_000  # keys read at once while a slot is expanded ahead of time, which takes about a millisecond
 _READ = 5_000
 _LOOK_AGAIN_S = 1.0
-_LOOKS = 30  # without news: by then, a former leader has been detected and the true leader asked
+_LOOKS = 30  # attempts without a new record: by then, a former leader was detected and the true leader was asked
 
 
 class ImportedFiles(Protocol):
@@ -50,7 +50,7 @@ class ImportedFiles(Protocol):
 
 
 class Tiers(NamedTuple):
-    """What a follower of the ledger may wait for.
+    """What a follower may have to wait for.
 
     `wait_for_load` returns once one more window is loaded from its delay files.
     """
@@ -63,7 +63,8 @@ class Replica:
     """The state of one shard on this node."""
 
     def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1, cluster: str = "") -> None:
-        """`shards`: of the cluster. `cluster`: its id; empty disables comparisons with it."""
+        """`shards`: the cluster's number of shards. `cluster`: the cluster's id; if it is empty, nothing is compared
+        with it."""
         self.shard, self.store, self.ids, self.shards, self.cluster = shard, store, ids, shards, cluster
         self.wheel = Wheel.restore(store.windows())
         if self.wheel.total != self.entry.pending:
@@ -72,32 +73,32 @@ class Replica:
                 f"{self.entry.number} says {self.entry.pending}. Run `duemq verify`."
             )
         self.read_to = store.position.ledger_offset
-        """Records of the ledger below this offset were read."""
+        """Records in the ledger below this offset have been read."""
         self.written = WrittenTopics(self.entry)
         self.has_followed = False
-        """Whether this process has read the ledger to the end that a broker reported."""
+        """Whether this process has read the ledger up to the end offset that a broker reported."""
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.ledger_time = self.entry.at
-        """The ledger's time, epoch ms: of the last entry, or of the one being followed.
+        """The ledger's time, epoch ms: the time of the last entry, or of the entry that is being followed.
 
-        It lets a replica pass a sealed window, whatever its machine's clock shows.
+        With it a replica can pass a sealed window, whatever time its machine's clock shows.
         """
 
     @property
     def entry(self) -> Entry:
-        """The last ledger entry of this replica."""
+        """The last ledger entry that this replica has applied."""
         return self.store.position.entry
 
     def cycle(self) -> Cycle:
-        """The next cycle, empty."""
+        """The next cycle, still empty."""
         return Cycle(self.entry, self.store, self.ids, self.shard, self.shards)
 
     def advance(
         self, cycle: Cycle, entry: Entry, ledger_offset: int, imported_files: ImportedFiles | None = None
     ) -> None:
-        """Advance the local state after a committed cycle: store and wheel in one step, with no await between.
+        """Advance the local state after a committed cycle: store and wheel in one step, with no await in between.
 
-        `imported_files`: the local files of an entry with imports.
+        `imported_files`: the local files that belong to an entry with imports.
         """
         last_ends = latest_ends(self.store.last_ends, cycle.windows_of_ends(entry.at), entry.at)
         rowless = self._rowless_endings(cycle)
@@ -129,9 +130,9 @@ class Replica:
             imported_files.forget(entry.imported)
 
     def _rowless_endings(self, cycle: Cycle) -> list[bytes]:
-        """The keys of messages that the cycle cancelled in delay files without their rows.
+        """The keys of messages that the cycle cancelled in delay files without reading their rows.
 
-        A message whose window was loaded since has its row in the store, and ends with it.
+        If a message's window has been loaded since, the store has its row: then the row is added to the ending.
         """
         keys = [key for key, ended in cycle.endings.items() if ended is not None and not ended.row]
         if not keys:
@@ -145,7 +146,7 @@ class Replica:
     def _topic_changes(
         self, cycle: Cycle, entry: Entry, imported_files: ImportedFiles | None
     ) -> Mapping[bytes, int] | None:
-        """The changes of the counts by topic; None if the store must count again."""
+        """The changes of the counts by topic; None if the store must count again from the start."""
         through = self.store.topic_counts.through
         changes = cycle.topic_changes(through)
         for decision in entry.imported:
@@ -153,14 +154,14 @@ class Replica:
                 assert imported_files is not None
                 local_file = imported_files.local_file(decision.offset)
                 if first_key_at(local_file.about.window) > through:
-                    continue  # not counted yet, like all messages due then
+                    continue  # this window is not counted yet
                 if through < HIGHEST or local_file.topics is None:
                     return None
                 changes.update({topic.encode(): count for topic, count in local_file.topics.items()})
         return changes
 
     def _count_imports(self, entry: Entry, imported_files: ImportedFiles | None) -> list[CatalogFile]:
-        """Count the messages of an entry's files in the wheel; returns these files."""
+        """Count the messages in an entry's imported files in the wheel. Returns these files."""
         files: list[CatalogFile] = []
         for decision in entry.imported:
             if not decision.reason:
@@ -177,10 +178,10 @@ class Replica:
     # --- following ------------------------------------------------------------------------------------------------
 
     async def follow(self, bus: Bus, tiers: Tiers | None = None, tell: Callable[[Entry], None] | None = None) -> int:
-        """Follow the ledger as far as it can be read now; returns the number of entries.
+        """Follow the ledger to the last entry that can be read now. Returns the number of entries.
 
-        `tiers`: needed past a sealed window or an import. `tell` gets each entry once the replica holds it. Raises
-        Behind, Diverged or another Fatal.
+        `tiers`: needed to pass a sealed window or an import. `tell` is called with each entry once the replica has
+        applied it. Raises Behind, Diverged or another Fatal.
         """
         entry_count = 0
         while True:
@@ -203,7 +204,7 @@ class Replica:
     async def follow_to_end(self, bus: Bus, tiers: Tiers, tell: Callable[[Entry], None] | None = None) -> int:
         """Follow the ledger to its apparent current end, however long its records take to become readable.
 
-        A former leader may report too low an end: good enough for a standby, not for a master.
+        A former leader may report an end offset that is too low. That is good enough for a standby, not for a master.
         """
         entry_count = await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tiers, tell)
         applied = self.entry.applied
@@ -220,8 +221,8 @@ class Replica:
     ) -> int:
         """Follow the ledger until the barrier at this offset is read: then this replica is current.
 
-        Raises LogFailed if the answering broker is not the leader that appended the barrier, and no other is found for
-        long.
+        Raises LogFailed if the answering broker is not the leader that appended the barrier, and no other broker is
+        found for long.
         """
         entry_count = 0
         while self.read_to <= barrier:
@@ -233,7 +234,7 @@ class Replica:
         subscription = bus.subscribe(LEDGER, self.shard)
         try:
             while True:
-                # Reading makes a remote log fetch from there on; only then does `reach` tell how far.
+                # `reach` is only known after a read, because a remote log fetches from the offset that is read.
                 before = self.read_to
                 entry_count += await self.follow(bus, tiers, tell)
                 if self.read_to >= end:
@@ -251,10 +252,10 @@ class Replica:
         return entry_count
 
     async def _refuse_gap(self, bus: Bus) -> None:
-        """Raise Behind if entries may have been dropped that this replica never read.
+        """Raise Behind if entries that this replica never read may have been dropped.
 
-        Entry numbers show a gap only if an entry follows it. Masters trim the ledger only up to its last entry, so if
-        it begins after this replica's last one, something else dropped the rest.
+        Entry numbers show a gap only if an entry follows it. But masters never trim the last entry of a ledger. So if
+        the ledger begins after this replica's last entry, something else dropped the rest of the ledger.
         """
         if await bus.start_offset(LEDGER, self.shard) > self.store.position.ledger_offset:
             raise Behind(
@@ -304,7 +305,8 @@ class Replica:
         self.advance(cycle, entry, ledger_offset + 1, None if tiers is None else tiers.files)
 
     def foreign(self, ledger_offset: int, what: str) -> ForeignLog:
-        """Two clusters have written to the ledger: `what` is at this offset. Retries cannot get past it."""
+        """The error if two clusters have written to the ledger. `what`: the evidence, at this offset. A retry reads the
+        same record again, and so fails again."""
         self.read_to, self.has_followed = min(self.read_to, ledger_offset), False
         return ForeignLog(
             f"shard {self.shard}: two clusters have written to its ledger: {what}, at offset {ledger_offset}. Stop the "
@@ -312,7 +314,7 @@ class Replica:
         )
 
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:
-        """Continue from a replica that an operator made the truth. Raises Behind if this one differs from it."""
+        """Continue from a replica that an operator made the truth. Raises Behind if this replica differs from it."""
         before = self.entry
         same = (entry.base, entry.applied, entry.cursor, entry.pending, entry.checksum, entry.outcomes)
         own = (before.number, before.applied, before.cursor, before.pending, before.checksum, before.outcomes)
@@ -326,7 +328,7 @@ class Replica:
     async def _commands(self, bus: Bus, start: int, end: int) -> list[StoredRecord]:
         """All commands from `start` to below `end`. The last one exists, because an entry applies up to a command.
 
-        Offsets may have gaps, from transactions of other producers.
+        Other offsets may be missing, because of transactions of other producers.
         """
         commands: list[StoredRecord] = []
         subscription: Subscription | None = None
@@ -335,7 +337,7 @@ class Replica:
                 part = await bus.read(BUFFER, self.shard, start, min(_READ, end - start))
                 if not part and subscription is None:
                     subscription = bus.subscribe(BUFFER, self.shard)
-                    continue  # records before the subscription do not wake it
+                    continue  # read again: the subscription is not woken by records from before it
                 if (not part or part[0].offset > start) and await bus.start_offset(BUFFER, self.shard) > start:
                     raise Behind(f"shard {self.shard}: command {start} is no longer in the log")
                 if part:
@@ -351,14 +353,16 @@ class Replica:
     # --- the wheel ------------------------------------------------------------------------------------------------
 
     def reach(self, now: int) -> int:
-        """The time (ms) up to which messages can be delivered: now, or just before a window that is not loaded."""
+        """The time (ms) up to which messages can be delivered: now, or just before the first window that is not
+        loaded."""
         first = self.store.delay_files.first
         return now if first is None else min(now, first - 1)
 
     def expand(self, now: int) -> bool:
-        """Expand slots of the wheel that are near; True if there is more to do soon. Raises CountMismatch.
+        """Expand slots of the wheel whose time is near. True if there is more to do soon. Raises CountMismatch.
 
-        Reached slots are expanded as a whole, because they are needed now; later ones one at a time, in small parts.
+        Slots whose time has come are expanded as a whole, because they are needed now. Later ones are expanded one at a
+        time, in small parts.
         """
         wheel = self.wheel
         if self._ahead is not None:
@@ -393,12 +397,12 @@ class Replica:
 
     def _finish(self, expansion: Expansion) -> None:
         if expansion.fed_rows != expansion.expected:
-            # Ask RocksDB first: a corrupt block is the likely cause, and RocksDB can name it.
+            # Check with RocksDB first: a corrupt block is the likely cause, and RocksDB can name it.
             self.store.check(last_key_at(expansion.slot.start - 1), expansion.slot.end)
         expansion.finish()
 
     def due(self, now: int, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes], bool]:
-        """Keys and rows due by `now`, and whether these are all. Raises CorruptStore if wheel and store disagree."""
+        """Keys and rows due by `now`, and whether these are all. Raises CorruptStore if wheel and store differ."""
         expected = self.wheel.due(now)
         if expected == 0:
             return [], [], True
@@ -414,7 +418,7 @@ class Replica:
         return keys, rows, complete
 
     def recount(self) -> int:
-        """Count the pending rows of the store, which may take long. For verification."""
+        """Count the pending rows of the store, for verification. May take long."""
         count, after = 0, self.entry.cursor
         while keys := self.store.scan_all(after, HIGHEST, _READ, 64 << 20)[0]:
             count, after = count + len(keys), keys[-1]

@@ -1,6 +1,6 @@
 """Forgets history: delivered rows, answers and names, one 30-minute window at a time.
 
-The history is no longer needed, so a crash between two steps only leaves some of it for the next time.
+The history is no longer needed. So after a crash between two steps, the next purge drops the rest.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from duemq.storage.keyspace import APPLIED, CURSOR, ENDED, ENDED_IN, MOVED, NAME
 from duemq.storage.shard.records import IMPORT_STATES, IMPORTED, ImportEvent
 from duemq.storage.shard.store import ShardStore
 
-_PART = 1_000  # a few milliseconds
+_PART = 1_000  # takes a few milliseconds
 
 
 def horizon_for(cursor: bytes, cutoff_ms: int, last_ends: Mapping[int, int]) -> int:
     """The start (ms) of the first window in which a message may have ended after the cutoff, or may still end.
 
-    `last_ends`: see `ShardStore`. A window that ended late, because the service was down when it was due, is kept for
-    the full retention from then on, and so are the windows after it.
+    `last_ends`: see `ShardStore`. If a window ended late, because the service was down when it was due, it is kept for
+    the full retention after that end, and so are the windows after it.
     """
     window = window_of(max(min(cutoff_ms, due_of(cursor)), 0))
     return min((late for late, at in last_ends.items() if late < window and at > cutoff_ms), default=window)
 
 
 def latest_ends(last_ends: Mapping[int, int], windows: Iterable[int], at: int) -> dict[int, int]:
-    """When (ms) the last message of each of these windows ended, including new ones at `at` ms.
+    """When (ms) the last message in each of these windows ended, including messages that end now, at `at` ms.
 
-    `at` may be before an earlier end: the clock can go back.
+    `at` may be before an earlier end, because the clock can go back.
     """
     return {window: max(at, last_ends.get(window, at)) for window in windows}
 
 
 def has_history(store: ShardStore, horizon: int) -> bool:
-    """Whether there is history below the horizon (ms) that is not dropped yet."""
+    """Whether there is history below the horizon (ms) that has not been dropped yet."""
     return store.holds(ROW, 0, horizon) or store.holds(ENDED, 0, horizon)
 
 
 def has_ends(store: ShardStore, end_horizon: int) -> bool:
-    """Whether messages that were cancelled or died before this time (ms) are still stored."""
+    """Whether messages that were cancelled or dead-lettered before this time (ms) are still stored."""
     return next(store.range(ENDED_IN, ENDED_IN + U64.pack(end_horizon)), None) is not None
 
 
 def purge_before(
     store: ShardStore, horizon: int, end_horizon: int, failpoint: Failpoint = no_failpoint
 ) -> Iterator[None]:
-    """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts; and that of
-    messages that were cancelled or died before `end_horizon` ms, whenever they were due.
+    """Drop the history of messages that were due before the window that starts at `horizon` ms, in parts; and the
+    history of messages that were cancelled or dead-lettered before `end_horizon` ms, whenever they were due.
 
-    A moved message counts by its current due time; a name is free again once its message is forgotten. Runs in the
-    master's event loop, where other tasks may run at each `yield`: a part deletes what it reads before the next
-    `yield`, so that no cycle writes in between (a redrive gives an old message a new place).
+    For a moved message its current due time is used. A name is free again once its message is forgotten. Runs in the
+    master's event loop, where other tasks may run at each `yield`: a part deletes the rows it has read before the next
+    `yield`, so that no cycle writes in between (a redrive gives an old message a new key).
     """
     end = first_key_at(horizon)
     yield from _purge_ended(store, end_horizon)
@@ -73,13 +73,13 @@ def purge_before(
     failpoint("runs")
     store.purge_ends(horizon)
     yield
-    # By number, because the clock can go back and make a cycle seem older than the horizon.
+    # Compare cycle numbers, not times: the clock can go back and make a cycle seem older than the horizon.
     first_number = next((WHEN.unpack(when)[0] for _, when in store.each(CURSOR, end)), 0)
     boundary = None
     for count, (applied, when) in enumerate(store.each(APPLIED)):
         if WHEN.unpack(when)[0] >= first_number:
             break
-        boundary = applied  # the last one stays: all earlier ones were applied before the cursor reached the horizon
+        boundary = applied  # kept: all commands below it were applied before the cursor reached the horizon
         if count % _PART == _PART - 1:
             yield
     if boundary is not None:
@@ -88,15 +88,15 @@ def purge_before(
 
 
 def _purge_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
-    """Drop endings, each with its name and its move. A message that was redriven has no ending, or a later one."""
+    """Drop endings, each with its name and its move. A redriven message has no ending, or a later one."""
     start, end = ENDED_IN, ENDED_IN + U64.pack(end_horizon)
     while index := [row for row, _ in islice(store.range(start, end), _PART)]:
         deletes: list[bytes] = []
         for row in index:
             key = row[U64.size :]
-            (ended,) = store.endings([key])  # one at a time: a dead letter has its payload
+            (ended,) = store.endings([key])  # one at a time, because a dead letter's ending contains its payload
             if ended is not None and not ended.row:
-                continue  # its name and first key are in a delay file; it is dropped once they are read
+                continue  # its name and first key are in a delay file; it is dropped once they have been read
             deletes.append(ENDED_IN + row)
             if ended is not None and ended.at < end_horizon:
                 first_key, name = first_key_of(ended.row), name_of(ended.row)
@@ -127,7 +127,7 @@ def _purge_names(store: ShardStore, horizon: int) -> Iterator[None]:
 
 
 def _purge_imports(store: ShardStore, horizon: int) -> Iterator[None]:
-    """Drop the outcomes of files whose window has ended."""
+    """Drop the outcomes of import commands whose window has ended."""
     deletes: list[bytes] = []
     for count, one in enumerate(store.imports.all()):
         if (
@@ -143,7 +143,7 @@ def _purge_imports(store: ShardStore, horizon: int) -> Iterator[None]:
 
 
 def _purge_moves(store: ShardStore, end: bytes) -> Iterator[None]:
-    """Drop moves, except those of stored messages, however old their first due time is."""
+    """Drop moves, except those of messages that are still stored, however old their first due time is."""
     start = b""
     while True:
         moves = [(first, now) for first, now in islice(store.each(MOVED, start), _PART) if first < end]

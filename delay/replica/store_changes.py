@@ -1,4 +1,4 @@
-"""The changes of a committed cycle to the store and the wheel."""
+"""The changes that a committed cycle makes to the store and the wheel."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from duemq.wheel.wheel import Wheel
 
 
 def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> tuple[Puts, list[bytes]]:
-    """Puts and deletes, with their prefixes, of one atomic write.
+    """The puts and deletes for one atomic write. Their keys include prefixes.
 
-    `last_ends`: when (ms) the last message of a window ended, for windows with messages that ended in this cycle.
+    `last_ends`: when (ms) the last message in a window ended, for windows with messages that ended in this cycle.
     """
     puts: Puts = [(ROW + key, row) for key, row in cycle.placed.items()]
     deletes = [ROW + key for key in cycle.removed]
@@ -45,7 +45,7 @@ def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> t
 
 
 def count_changes(cycle: Cycle, entry: Entry, wheel: Wheel) -> None:
-    """Advance the wheel. Raises CountMismatch if the store's rows and the counts differ."""
+    """Advance the wheel. Raises CountMismatch if the counts and the store's rows differ."""
     if removed := cycle.removed_keys():
         wheel.remove(dues_of(removed))
     if cycle.scanned:

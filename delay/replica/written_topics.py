@@ -1,4 +1,4 @@
-"""The topics that a shard recently wrote to, from its ledger: a broken transaction may be open in them."""
+"""The topics that a shard recently wrote to, from its ledger: a transaction may still be open in them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_TOPICS: Final = 1_000
 
 
 class WrittenTopics:
-    """The topics of the last hour before the newest entry. `last`: the newest entry at the start."""
+    """The topics that were written to in the hour before the newest entry. `last`: the newest entry at the start."""
 
     def __init__(self, last: Entry) -> None:
-        self.written_at: dict[str, int] = {}  # the oldest first
+        self.written_at: dict[str, int] = {}  # topic -> time (ms), in ascending order of time
         self._at = last.at
         self._incomplete_until = -1  # topics written to before this time (ms) may be missing
         if last.number >= 0:
@@ -35,5 +35,5 @@ class WrittenTopics:
         self._at = at
 
     def names(self) -> Set[str] | None:
-        """Their names; None if not all are known."""
+        """The names of these topics; None if some may be missing."""
         return None if self._incomplete_until > self._at else self.written_at.keys()

@@ -1,4 +1,4 @@
-"""Sends the due messages of a cycle, defers those that their topic refuses, or dead-letters them."""
+"""Sends the due messages of a cycle. Defers or dead-letters those that cannot be sent."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _PATIENCE_S, _PATIENT_AGAIN_MS = 0.03, 1_000
 
 
 class _Back(NamedTuple):
-    """A due message that is not sent: its failed attempts, the reason, its earliest retry (ms), and whether it is a
-    dead letter."""
+    """A due message that is not sent: the number of its failed attempts, the reason, the earliest time for the next
+    attempt (ms), and whether it becomes a dead letter."""
 
     due: Due
     attempt: int
@@ -45,15 +45,15 @@ class _Back(NamedTuple):
 
 
 class Dispatch:
-    """Makes the outbox of one shard's cycles."""
+    """Makes the outboxes for one shard's cycles."""
 
     def __init__(self, topic_states: TopicStates, cycle_limits: CycleLimits, shard: int) -> None:
         self._topic_states, self._cycle_limits, self._shard = topic_states, cycle_limits, shard
-        self._patient_from = 0  # when (ms) a cycle may wait for lookups again
-        self._cycle_topics: dict[str, TopicState] = {}  # by topic, of the current cycle
+        self._patient_from = 0  # when (ms) a cycle may next wait for lookups
+        self._cycle_topics: dict[str, TopicState] = {}  # the current cycle's topics and their states
 
     async def outbox(self, cycle: Cycle, now: int) -> Outbox:
-        """The outbox of the cycle. Messages that cannot be sent are deferred; the ledger records each."""
+        """The outbox of the cycle. Messages that cannot be sent are deferred; the ledger records each of them."""
         encoded_topics = topics_of(cycle.due)
         topics = set(map(bytes.decode, encoded_topics))
         if cycle.malformed:
@@ -90,7 +90,8 @@ class Dispatch:
         return outbox
 
     async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
-        """See `TopicStates.ready`. Cycles wait for lookups only a small part of the time, whatever the topics."""
+        """See `TopicStates.ready`. A cycle waits up to 30 ms for lookups. If that was too short, cycles do not
+        wait at all for the next second, so that lookups delay a shard only a little, however many topics it has."""
         patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
         topic_states, refusals = await self._topic_states.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
         if any(refusal.reason == LOOKED_UP for refusal in refusals.values()):
@@ -98,7 +99,7 @@ class Dispatch:
         return topic_states, refusals
 
     def _is_choosy(self, due: list[Due]) -> bool:
-        """Whether a topic of this cycle may accept some of its messages and not others."""
+        """Whether some topic in this cycle may refuse some of its messages and accept others."""
         topic_states = self._cycle_topics.values()
         if any(about.needs_key or about.trouble for about in topic_states):
             return True
@@ -106,7 +107,7 @@ class Dispatch:
         return least < _NO_LIMIT and bool(due) and max(len(row) for _, row in due) > least
 
     def _sift(self, cycle: Cycle, refusals: Mapping[str, Refusal], now: int) -> list[_Back]:
-        """Remove expired messages, and those that their topic refuses, from the due ones."""
+        """Remove from the due messages those that have expired, and those that their topic refuses. Return them."""
         cycle_limits = self._cycle_limits
         going: list[Due] = []
         back: list[_Back] = []
@@ -127,7 +128,7 @@ class Dispatch:
         return back
 
     def _refusal_of(self, topic: str, row: bytes, now: int) -> Refusal | None:
-        """Why a topic that accepts messages refuses this one."""
+        """Why a topic that accepts other messages refuses this one; None if it does not."""
         about, waits = self._cycle_topics[topic], self._cycle_limits.retry_ms
         limit = about.max_frame_bytes
         if limit is not None and len(row) > limit and len(frame_in(row)) > limit:
@@ -145,9 +146,9 @@ class Dispatch:
 
     def _defer(self, cycle: Cycle, due: Due, now: int, attempt: int, reason: str, until: int = 0) -> None:
         waits = self._cycle_limits.retry_ms
-        # Above the cursor even if the clock went back: below it nothing is ever delivered.
+        # Above the cursor even if the clock went back: a message below the cursor would never be delivered.
         at = max(until or now + waits[max(min(attempt, len(waits)), 1) - 1], due_of(cycle.cursor) + 1)
-        # The offset and row stay, so that two deferred messages never meet under one key.
+        # The key's offset and row number stay the same, so that two deferred messages never get the same key.
         key = due[0]
         to = make_key(at, offset_of(key), int.from_bytes(key[16:], "big"))
         cycle.defer(due, DeferredMessage(key, to, attempt, reason))

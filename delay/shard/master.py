@@ -1,4 +1,4 @@
-"""The master of a shard: one tick does all due work and returns how long to sleep."""
+"""The master of a shard: each tick does all due work and returns the pause until the next tick."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from duemq.storage.keyspace import ENDED
 
 log = logging.getLogger(__name__)
 
-_IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
+_IDLE_S = 0.5  # the longest pause: slots of the wheel are expanded seconds before their time
 _LOAD_S = 0.05  # between checks whether a due window is loaded
-_MORE = 0.0
-_LOOKS = 30  # with a second between them
-_TIMED = 4  # one of this many cycles measures its CPU, because reading that clock is a system call
+_MORE = 0.0  # no pause: there is more work
+_LOOKS = 30  # reads before the ledger counts as unreadable, one second apart
+_TIMED = 4  # one cycle in this many measures its CPU time, because reading that clock is a system call
 
 
 class MasterContext(Protocol):
-    """What the shards of a node share. `clock` gives epoch ms."""
+    """What the shards of a node share. `clock` returns epoch ms."""
 
     @property
     def topic_states(self) -> TopicStates: ...
@@ -62,7 +62,7 @@ class Master:
         progress: Progress,
         files: FileImporter | None = None,
     ) -> None:
-        """`files`: the files to import; None imports nothing."""
+        """`files`: the source of files to import; with None, nothing is imported."""
         self.replica, self.bus, self.committer, self._cycle_limits, self._progress = (
             replica,
             bus,
@@ -78,25 +78,26 @@ class Master:
             files.lead()
         self._ledger: Partition = (LEDGER, self.shard)
         self._first = True  # no cycle has run yet
-        self._most_commands = cycle_limits.max_commands  # to read for the next cycle
+        self._most_commands = cycle_limits.max_commands  # the most commands to read for the next cycle
         self.work: CycleWork | None = None
         """The work of the last cycle; None if it had nothing to do."""
         self.full = False
         """Whether the last cycle reached its bounds, so that there is a backlog."""
         self.answered = False
-        """Whether the last cycle answered commands. In a cluster, waiting requests are at the proxies."""
-        # Times (ms) of the first (if known) and the last history that is still to be forgotten.
+        """Whether the last cycle answered commands, so that more requests probably wait for answers. In a cluster the
+        master cannot see these, because they wait at the proxies."""
+        # Times (ms) of the first end (if known) and of the last end that have not been forgotten.
         self._oldest = self._newest = replica.entry.at if replica.entry.number >= 0 else -1
 
     async def tick(self) -> float:
-        """Do all due work in one cycle. Returns the seconds until the next one is needed, 0 for at once.
+        """Do all due work in one cycle. Returns the seconds until the next cycle is needed, 0 for at once.
 
-        Raises Fenced if another master took over, Fatal if wheel and store disagree, StoreFailed if the outcome of the
-        commit is unknown: discard this object after any of them.
+        Raises Fenced if another master took over, Fatal if wheel and store differ, and StoreFailed if it is unknown
+        whether the commit succeeded. Discard this object after any of these errors.
         """
         replica, cycle_limits = self.replica, self._cycle_limits
         is_timed = replica.entry.number % _TIMED == _TIMED - 1
-        cpu_clock: Callable[[], float] = thread_time if is_timed else float  # which gives 0.0
+        cpu_clock: Callable[[], float] = thread_time if is_timed else float  # `float()` returns 0.0
         self.work, worked = None, cpu_clock()
         now = self._clock()
         reach = replica.reach(now)
@@ -108,13 +109,13 @@ class Master:
         await self._notice_loss(cycle, commands)
         batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
         cycle.apply(batch, view=view)
-        del view  # and with it the old rows
+        del view  # frees the old rows
         keys, rows, complete = replica.due(reach, cycle_limits.max_messages, cycle_limits.max_bytes)
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:
             cycle.decide_files(self._files.decide(now))
         cut_off = len(batch.commands) < len(commands)
-        # Leftover commands are read again: no more of them than the next cycle may do.
+        # Leftover commands are read again, so do not read more of them than the next cycle can apply.
         self._most_commands = min(
             2 * len(batch.commands) if cut_off else 2 * self._most_commands, cycle_limits.max_commands
         )
@@ -128,11 +129,12 @@ class Master:
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         entry = cycle.entry(now, *horizons, {topic for topic, _ in batches})
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
-        cpu_s = cpu_clock() - worked  # only of the cycle: other tasks run while it waits for its log
+        cpu_s = cpu_clock() - worked  # excludes the wait for the log, because other tasks run on this thread during it
         appends = await self.committer.commit(batches)
         worked, begins = cpu_clock(), replica.read_to
         ledger_offset = appends[self._ledger].first_offset
-        # Committed: no await from here to the end, so that no task sees the log without its effect.
+        # Committed. No await from here to the end, so that no task sees the log without the commit's effect on the
+        # store.
         replica.advance(cycle, entry, ledger_offset + 1, self._files)
         self._newest = self._newest if idle else now
         if self._oldest < entry.horizon:
@@ -143,16 +145,18 @@ class Master:
             await self._refuse_others(begins, ledger_offset)
         cpu_s += cpu_clock() - worked
         self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s if is_timed else None)
-        # A read may return fewer commands than exist, because of their bytes or the bus.
+        # A read may return fewer commands than exist, because of the limit of bytes or because of the bus.
         if expanding or not complete or cycle.applied < self.bus.ahead.reach(BUFFER, self.shard):
             return _MORE
         return self._pause(self._clock())
 
     async def _refuse_others(self, start: int, own: int) -> None:
-        """Read the ledger between this master's last two entries: offsets from `start` to below `own`.
+        """Check that the ledger has no record between this master's last two entries: from offset `start` to below
+        `own`.
 
-        Raises ForeignLog for any record: a master of the same cluster is fenced, or fences this one. Raises LogFailed
-        if the ledger cannot be read that far. Offsets without a record are fine.
+        Raises ForeignLog for any such record: a master of the same cluster would be fenced or would fence this one, so
+        another cluster wrote it. Raises LogFailed if the ledger cannot be read that far. Offsets without a record are
+        allowed.
         """
         replica, subscription = self.replica, self.bus.subscribe(*self._ledger)
         try:
@@ -168,7 +172,7 @@ class Master:
         raise LogFailed(f"shard {self.shard}: its ledger cannot be read from offset {start} to {own}")
 
     async def renew_last_entry(self) -> None:
-        """Commit an empty cycle if the last entry of the ledger was deleted. Raises the errors of `tick`.
+        """Commit an empty cycle if the last entry in the ledger was deleted. Raises the errors of `tick`.
 
         A successor needs that entry to prove that it is current.
         """
@@ -188,11 +192,12 @@ class Master:
         )  # fmt: skip
 
     async def _notice_loss(self, cycle: Cycle, commands: Sequence[StoredRecord]) -> None:
-        """Skip, with a loud error, commands that the log dropped unread: they cannot be restored."""
+        """Skip commands that the log dropped unread, and log a critical error: they cannot be restored."""
         applied = cycle.applied
         if not self._first and not (commands and commands[0].offset > applied):
-            return  # a gap may also be the end of another producer's transaction
+            return
         self._first = False
+        # A gap alone proves no loss: it may also be the end of another producer's transaction.
         start = await self.bus.start_offset(BUFFER, self.shard)
         if start > applied:
             cycle.lose(start)
@@ -204,11 +209,12 @@ class Master:
             )  # fmt: skip
 
     def _horizons(self, cycle: Cycle, now: int, reached: int) -> tuple[int, int]:
-        """`horizon` and `end_horizon` of the next entry.
+        """`horizon` and `end_horizon` for the next entry.
 
-        The ledger decides what is forgotten, so that all replicas give the same answers whatever they still hold.
-        `reached`: messages due up to this ms are not pending after the cycle. The horizon is never past the cursor, so
-        that only ended messages are forgotten; if nothing has moved the cursor for long, it is moved for this.
+        The ledger decides which messages are forgotten, so that all replicas give the same answers, even if some have
+        not dropped them yet. `reached`: messages due up to this ms are not pending after the cycle. The horizon never
+        passes the cursor, so that only ended messages are forgotten. If the cursor has not moved for long, it is
+        advanced so that history can be forgotten.
         """
         cycle_limits, before, store = self._cycle_limits, cycle.before, self.replica.store
         if cycle_limits.retention_ms is None:
@@ -223,7 +229,8 @@ class Master:
             end_horizon = window
         if window > horizon:
             last_ends = store.last_ends | latest_ends(store.last_ends, cycle.windows_of_ends(now), now)
-            # Whether there is history to forget. A message cancelled early ends in its due window.
+            # Move the cursor only if there is history to forget (the last line). A message cancelled early counts as
+            # ended in the window of its due time.
             if (
                 window <= reached
                 and due_of(cycle.cursor) < window

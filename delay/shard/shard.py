@@ -1,6 +1,6 @@
 """A shard on this node: standby or master, as the election decides.
 
-Its states are a table: `states.py`, drawn in the page *States* of `make docs`.
+The table of its states is in `states.py`; the *States* page of `make docs` shows it as a diagram.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from duemq.storage.shard.store import ShardStore
 
 log = logging.getLogger(__name__)
 
-_SILENCE_S = 60.0  # longest silence of an import process: after that, a mount must hang
+_SILENCE_S = 60.0  # longest silence of an import process: after that, a mount is assumed to hang
 _TAKE_IN = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
-_AGAIN_S = 600.0
-_STANDBY_S = 0.5  # how often a standby checks without a wake-up
-_BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
-_WELL_S = 1.0  # after a role has lasted this long, a failure counts as the first one
-_BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between searches for a peer to copy
-_COPIED_S = (1.0, 10.0, 60.0, 300.0)  # after unsuccessful copies in a row
+_AGAIN_S = 600.0  # the same file damaged again within this time: the peer's copy is damaged, too
+_STANDBY_S = 0.5  # how often a standby checks without being woken
+_BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # pauses after consecutive failures
+_WELL_S = 1.0  # after a role has lasted this long, the next failure counts as the first one
+_BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # pauses between searches for a peer to copy
+_COPIED_S = (1.0, 10.0, 60.0, 300.0)  # pauses after consecutive copies that did not make the replica current
 
 
 class Shard:
@@ -69,23 +69,23 @@ class Shard:
         trims: bool = True,
         cluster: str = "",
     ) -> None:
-        """`shards`: of the cluster, whose id is `cluster`. `trims`: the logs belong to this node alone, and need not
-        keep flushed records."""
+        """`shards`: the cluster's number of shards; `cluster`: the cluster's id. `trims`: the logs belong to this node
+        alone, and need not keep flushed records."""
         self.number, self._shards, self._path = number, shards, path
         self._memory, self._bus, self._ids, self._trims, self._cluster = memory, bus, ids, trims, cluster
         self.progress = Progress()
         self.tiering_counts = TieringCounts()
         self._failure: BaseException | None = None
-        self._damage: tuple[str, float] | None = None  # why a replica was rebuilt, and when (s)
-        self.behind = self._copies = 0  # attempts to catch up, including copies, since it was current
-        self._no_copy = ""  # why this disk could not store a copy, in a sentence
+        self._damage: tuple[str, float] | None = None  # the damaged file that led to the last rebuild, and when (s)
+        self.behind = self._copies = 0  # attempts to catch up since the replica was last current; those that copied
+        self._no_copy = ""  # why this disk could not store a copy, as a sentence
         self.state = SHARD.start
         self.pulse = monotonic()  # see `Liveness`
         self._flushing = asyncio.Lock()
         self._stopping = False
-        self._recovery = asyncio.Event()  # set if an operator makes this replica the truth
+        self._recovery = asyncio.Event()  # set when an operator orders this replica to become the truth
         self._ledger_start = 0  # entries below this offset were trimmed
-        self._ledger_emptied = False  # the last entry was dropped from outside, too
+        self._ledger_emptied = False  # something other than this master dropped the last entry, too
         self._importer: FileImporter | None = None
         self._buffer: Subscription | None = None
         self._ledger: Subscription | None = None
@@ -94,7 +94,7 @@ class Shard:
     def _open(self) -> None:
         self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards, self._cluster)
-        self._purged_horizons = (0, 0)  # the horizons (ms) below which history was dropped
+        self._purged_horizons = (0, 0)  # the horizons (ms) below which history has been dropped
 
     # --- states ---------------------------------------------------------------------------------------------------
 
@@ -116,11 +116,11 @@ class Shard:
 
     @property
     def stopped(self) -> bool:
-        """Whether the node has stopped working on the shard, because its data must not be trusted."""
+        """Whether the node has stopped working on the shard, because the shard's data must not be trusted."""
         return self.state in (ShardState.STOPPED, ShardState.CLOSED)
 
     def fail(self, reason: Unavailable) -> None:
-        """Stop working on the shard for good: `run` has ended by an error. Waiting callers get `reason`."""
+        """Stop working on the shard for good, after `run` has raised an error. Waiting callers get `reason`."""
         self._step(ShardEvent.FAILED)
         self.progress.fail(reason)
 
@@ -134,7 +134,7 @@ class Shard:
         loop, failures = asyncio.get_running_loop(), 0
         try:
             if self.replica.entry.number < 0:
-                await self._rebuild(node)  # faster than the logs
+                await self._rebuild(node)  # faster than following the logs
             while not self._stopping:
                 began, self.pulse = loop.time(), monotonic()
                 try:
@@ -143,7 +143,7 @@ class Shard:
                     elif not self._should_lead(node):
                         await self._stand_by(node)
                     elif node.election.is_paused():
-                        # Another node may or may not lead by now.
+                        # This node does not know whether another node leads now.
                         await node.election.wait_for_change(_STANDBY_S)
                     else:
                         await self._lead(node, cycle_limits, linger_s)
@@ -153,7 +153,7 @@ class Shard:
                 except DamagedFile as error:
                     log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
                     node.on_unfit(self.number, str(error))
-                    # A rebuilt replica with the same file damaged: the peer has it, too.
+                    # The same file is damaged again after a rebuild: the peer's file is damaged, too.
                     damage, self._damage = self._damage, (error.path, loop.time())
                     again = damage is not None and damage[0] == error.path and loop.time() - damage[1] < _AGAIN_S
                     if again or not await self._rebuild(node, damaged=True):
@@ -207,7 +207,7 @@ class Shard:
             self.wake()
 
     def lose(self, store: ShardStore, error: DamagedFile) -> None:
-        """A delay file of this store is damaged: the shard needs a peer's replica to continue."""
+        """Record that a delay file of this store is damaged: the shard needs a peer's replica to continue."""
         if store is self.store and self._failure is None:
             self._failure = error
             self.wake()
@@ -227,15 +227,16 @@ class Shard:
             self._tiering_task.result()
 
     def waits(self) -> str | None:
-        """The imported file that a follower waits for, and why it is not here."""
+        """The imported file that a follower waits for, and why this node does not have it; None if it waits for
+        none."""
         return None if self.leading or self._importer is None else self._importer.why_waiting()
 
     def seeks_file(self) -> bool:
-        """Whether it waits for a file that it may get soon, from its source or from a peer."""
+        """Whether the shard waits for a file that it may soon get from the file's source or from a peer."""
         return self._importer is not None and self._importer.seeks_file()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, at most until the shard is stopped or must be recovered."""
+        """Wait for this many seconds, or until the shard is stopped or must be recovered."""
         assert self._ledger is not None
         deadline = asyncio.get_running_loop().time() + seconds
         while not self._stopping and not self._recovery.is_set():
@@ -248,7 +249,7 @@ class Shard:
     async def _unless(self, work: Coroutine[Any, Any, int], over: Callable[[], bool]) -> int | None:
         """The result of the work; None if `over`, which is checked regularly, becomes true first.
 
-        Following may wait for a file for as long as no replica has it.
+        Needed because following may wait for a file until some replica has it.
         """
         task = asyncio.create_task(work, name=f"follow-{self.number}")
         try:
@@ -263,20 +264,20 @@ class Shard:
             await asyncio.wait([task])
 
     def recover(self) -> None:
-        """An operator makes this replica the truth, because no other can be: see `_recover`."""
+        """Make this replica the truth on an operator's order, because no other one can be: see `_recover`."""
         self._recovery.set()
         self.wake()
 
     def trouble(self) -> str | None:
-        """The current problem of the shard's files, which is being retried."""
+        """The current problem with the shard's files; the failed work is being retried. None if there is no problem."""
         return None if self._importer is None else self._tiering_worker.trouble or self._importer.trouble
 
     def why_pending(self, offset: int) -> str:
-        """What the pending file of a command waits for."""
+        """Why the file of an import command is still pending."""
         return "" if self._importer is None else self._importer.why_pending(offset)
 
     def copy(self, offset: int) -> tuple[Path, FileCopy] | None:
-        """The imported file of a command on this replica; None if it has none."""
+        """This replica's copy of the file of an import command; None if it has no copy."""
         return None if self._importer is None else self._importer.copy(offset)
 
     def stop(self) -> None:
@@ -285,7 +286,7 @@ class Shard:
         self.wake()
 
     def wake(self) -> None:
-        """The election has changed: check it now."""
+        """Wake `run`, so that it checks at once whether the election's result has changed."""
         for subscription in (self._buffer, self._ledger):
             if subscription is not None:
                 subscription.wake()
@@ -302,7 +303,7 @@ class Shard:
             following = replica.follow_to_end(self._bus, self._tiers, self.progress.publish)
             if await self._unless(following, lambda: not self._should_lead(node)) is None:
                 return
-        # Fence first, then append a barrier, then read the ledger up to it: no new entry can precede it.
+        # Fence first, then append a barrier, then read the ledger up to the barrier: no new entry can precede it.
         committer = await self._bus.committer(committer_name(self.number), replica.written.names)
         linger = Linger(node.thread_share, linger_s)
         self._step(ShardEvent.GIVEN)
@@ -324,7 +325,7 @@ class Shard:
                 extra={"action": "master", "shard": self.number},
             )  # fmt: skip
             while self._should_lead(node):
-                self.pulse = started = monotonic()  # the loop's clock may count whole ms
+                self.pulse = started = monotonic()  # not the loop's clock, which may count whole ms
                 if node.election.is_paused():
                     await node.election.wait_for_change(_STANDBY_S)
                     continue
@@ -361,21 +362,21 @@ class Shard:
             await committer.close()
 
     async def _stand_by(self, node: ShardHost) -> None:
-        """Follow until the election gives this shard to us."""
+        """Follow the ledger until the election gives this shard to this node."""
         assert self._ledger is not None
         replica = self.replica
-        await node.election.release(self.number)  # in case it was given and taken away while nothing worked
+        await node.election.release(self.number)  # in case it was given and taken away while no role was running
         following = replica.follow_to_end(self._bus, self._tiers, self.progress.publish)
         if await self._unless(following, self._recovery.is_set) is None:
             return
         self._on_current(node)
         while not self._should_lead(node) and not self._stopping and not self._recovery.is_set():
-            # It may have been given, seen, and taken away again before this loop checked.
+            # The shard may have been given to this node and taken away again since the last check.
             await node.election.release(self.number)
             following = replica.follow(self._bus, self._tiers, self.progress.publish)
             if await self._unless(following, self._recovery.is_set) is None:
                 return
-            # Keep the wheel expanded as a master would, for a takeover.
+            # Keep the wheel as far expanded as a master would, so that a takeover is quick.
             more = replica.expand(node.clock())
             if not self._should_lead(node):
                 await self._ledger.wait(0 if more else _STANDBY_S)
@@ -387,7 +388,7 @@ class Shard:
         node.on_ready(self.number)
 
     async def _catch_up(self, node: ShardHost, error: Behind) -> None:
-        """Copy a peer, after a pause that grows with each attempt since the replica was current."""
+        """Copy a peer's replica, after a pause that grows with each attempt since the replica was last current."""
         is_foreign = isinstance(error, ForeignLog)
         node.on_unfit(
             self.number, str(error) if is_foreign else f"{error}; {self._no_copy or 'it waits for a peer to copy'}"
@@ -402,10 +403,10 @@ class Shard:
         self._copies += await self._rebuild(node)
 
     async def _rebuild(self, node: ShardHost, *, damaged: bool = False) -> bool:
-        """Replace this replica by a more advanced one of a peer; False if no peer has one, or this disk has no space
-        for it.
+        """Replace this replica by a peer's that is further ahead. False if no peer has one, or if this disk has no
+        space for it.
 
-        A `damaged` replica is replaced by any peer's replica that the ledger reaches back to.
+        A `damaged` replica is replaced by any peer's replica from which the ledger can still be followed.
         """
         if not node.has_peer(self.number):
             return False
@@ -419,13 +420,13 @@ class Shard:
                 copied = await node.rebuild(self.number, self._path, start if damaged else max(start, own + 1))
                 self._no_copy = ""
                 return copied
-            except (DiskFull, StoreFailed) as error:  # of the copy: other shards continue
+            except (DiskFull, StoreFailed) as error:  # only the copy failed: other shards continue
                 self._no_copy = f"it cannot be copied: {error}"
                 if not why:
                     log.error("shard %d: %s", self.number, self._no_copy, extra={"action": "rebuild"})
                 return False
             finally:
-                finish_replacement(self._path)  # in case a disk failed between two renames
+                finish_replacement(self._path)  # in case the disk failed between two renames
                 self._open()
                 self._failure = None
                 self._start_workers(node)
@@ -434,19 +435,19 @@ class Shard:
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Make the store durable, and trim logs of our own up to its position."""
+        """Make the store durable, and trim logs that belong to this node alone up to the store's position."""
         async with self._flushing:
             position = self.store.position
             await in_thread(self.store.flush)
             if self._trims:
                 await self._bus.trim(BUFFER, self.number, position.entry.applied)
-                # The last entry stays, so that `duemq verify` can compare the store with the ledger.
+                # The last entry is not trimmed, so that `duemq verify` can compare the store with the ledger.
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
     async def trim_ledger(self, before: int) -> None:
         """As the shard's master in a shared log, drop entries from before this time (ms).
 
-        The last entry stays, whatever its age, because replicas need it to know whether they are current.
+        The last entry is not dropped, whatever its age: replicas need it to check that they are current.
         """
         if self._trims or not self.leading:
             return
@@ -467,13 +468,13 @@ class Shard:
 
     @property
     def to_purge(self) -> bool:
-        """Whether there is forgotten history that is not dropped yet."""
+        """Whether there is forgotten history that has not been dropped yet."""
         return not self.rebuilding and self._horizons != self._purged_horizons
 
     async def clean(self, failpoint: Failpoint = no_failpoint) -> bool:
-        """Drop history that the ledger says is forgotten, and free its space; False if there was none.
+        """Drop history below the ledger's horizons, and free its space. False if there was none.
 
-        Also removes an unfinished copy after the replica caught up through the logs.
+        Also removes an unfinished copy once the replica has caught up through the logs.
         """
         if self.rebuilding:
             return False
@@ -487,7 +488,7 @@ class Shard:
         for _ in purge_before(store, horizon, end_horizon, failpoint):
             await asyncio.sleep(0)
             if self.rebuilding or self.store is not store:
-                return False  # a peer's replica replaces it with its own history
+                return False  # the store was replaced by a peer's replica, which has its own history
         failpoint("dropped")
         await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
         failpoint("compacted")
@@ -496,8 +497,8 @@ class Shard:
         return True
 
     def gauges(self, lag: int = 0, *, stopped: bool = False, stuck: bool = False) -> ShardGauges:
-        """`lag`: ledger entries behind, as measured by the node. `stopped`: it was stopped, because its data is
-        wrong."""
+        """The shard's gauges. `lag`: ledger entries not followed yet, as measured by the node. `stopped`: the node
+        stopped the shard, because its data is wrong."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
             self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
@@ -506,11 +507,11 @@ class Shard:
 
     @property
     def at_rest(self) -> asyncio.Lock:
-        """Holding it blocks flushes, seals and loads, and so the trimming of logs. Cycles continue."""
+        """A lock that blocks flushes, seals and loads, and so the trimming of logs. Cycles continue."""
         return self._flushing
 
     async def checkpoint(self, into: Path) -> None:
-        """A copy of the store for a peer, made of links to its files."""
+        """Make a copy of the store for a peer, from hard links to its files."""
         async with self._flushing:
             store = self.store
             try:

@@ -1,4 +1,4 @@
-"""What a shard needs of its node."""
+"""What a shard needs from its node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duemq.storage.imports.policy import ImportPolicy
 
 
 class ShardHost(MasterContext, Protocol):
-    """What a shard needs of its node."""
+    """What a shard needs from its node."""
 
     @property
     def election(self) -> Election: ...
@@ -39,20 +39,22 @@ class ShardHost(MasterContext, Protocol):
         ...
 
     def has_peer(self, shard: int) -> bool:
-        """Whether another node has a replica of the shard fit for copying."""
+        """Whether another node has a replica of the shard that is fit for copying."""
         ...
 
     async def rebuild(self, shard: int, path: Path, least: int) -> bool:
-        """Replace the closed replica at this path by a peer's; False if no peer gave one.
+        """Replace the closed replica at this path by a peer's. False if no peer provided one.
 
-        `least`: the offset in the ledger that it must have reached. Raises DiskFull and StoreFailed of this disk.
+        `least`: the ledger offset that the peer's replica must have reached. Raises DiskFull and StoreFailed for this
+        disk.
         """
         ...
 
     def on_ready(self, shard: int) -> None:
-        """The shard has caught up: it is master, or a close follower."""
+        """Record that the shard has caught up: it is the master, or a close follower."""
         ...
 
     def on_unfit(self, shard: int, reason: str) -> None:
-        """The shard cannot be led from here until `on_ready` is called again: another node must be its master."""
+        """Record that this node cannot lead the shard until `on_ready` is called again: another node must be its
+        master."""
         ...

@@ -9,24 +9,24 @@ from duemq.model.state_table import StateTable
 
 
 class ShardState(StrEnum):
-    FOLLOWING = "following"  # a replica: it applies the ledger, close or far behind
-    TAKING_OVER = "taking_over"  # elected, and the predecessor is fenced: follow to the barrier
-    LEADING = "leading"  # the master: cycles
-    REBASING = "rebasing"  # an operator makes this replica the truth
+    FOLLOWING = "following"  # a replica that applies the ledger, whether it is current or far behind
+    TAKING_OVER = "taking_over"  # elected, with its predecessor fenced: it follows the ledger up to its barrier
+    LEADING = "leading"  # the master: it runs cycles
+    REBASING = "rebasing"  # this replica is becoming the truth, by an operator's order
     REBUILDING = "rebuilding"  # the store is closed, and a peer's replica is being copied
-    STOPPED = "stopped"  # the node has given it up, because its data must not be trusted
+    STOPPED = "stopped"  # the node has stopped working on it, because its data must not be trusted
     CLOSED = "closed"  # stopped while the store was closed
 
 
 class ShardEvent(StrEnum):
-    GIVEN = "given"  # by the election
-    CURRENT = "current"  # it has followed the ledger to its barrier
-    LOST = "lost"  # taken away, fenced, or the log or a file failed
+    GIVEN = "given"  # the election gave the shard to this node
+    CURRENT = "current"  # it has followed the ledger up to its barrier
+    LOST = "lost"  # the election took it away, it was fenced, or the log or a file failed
     ASKED_TO_REBASE = "asked_to_rebase"
-    REBASED = "rebased"  # or failed: then the operator's request stays open
+    REBASED = "rebased"  # the rebase ended; if it failed, the operator's request stays open
     OUTDATED = "outdated"  # older than the start of the ledger, or damaged
-    REOPENED = "reopened"  # with a peer's replica, or its own if no peer had one
-    FAILED = "failed"  # wheel and store disagree, or an unexpected error
+    REOPENED = "reopened"  # the store is open again, with a peer's replica or, if no peer had one, with its own
+    FAILED = "failed"  # wheel and store differ, or an unexpected error
 
 
 SHARD: Final = StateTable(

@@ -1,4 +1,4 @@
-"""Before the first cycle of a new master: a barrier in the ledger and, if an operator orders it, a rebase."""
+"""The steps before the first cycle of a new master: a barrier in the ledger and, if an operator orders it, a rebase."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def append_barrier(replica: Replica, committer: Committer, now: int) -> in
     """Append a barrier to the shard's ledger, and return its offset. Raises the errors of `Committer.commit`.
 
     `committer` has fenced every older master, and the append succeeds only at the partition's true leader. So a reader
-    that has reached the barrier has read all entries of all earlier masters, whichever broker reported the end.
+    that has reached the barrier has read all entries of all earlier masters, whichever broker reported the end offset.
     """
     where = (LEDGER, replica.shard)
     barrier = Barrier(replica.entry.number, now, replica.cluster)
@@ -32,7 +32,7 @@ async def append_barrier(replica: Replica, committer: Committer, now: int) -> in
 async def _last_number(bus: Bus, where: Partition, barrier: int) -> int:
     """The number of the last entry before the barrier, -1 if there is no entry. Raises LogFailed.
 
-    Barriers and aborted cycles leave gaps, so it reads from further and further back until it finds an entry.
+    Barriers and aborted cycles leave gaps, so it starts further and further back until it finds an entry.
     """
     start, back, number = barrier + 1, _LOOK_BACK, -1
     first = await bus.start_offset(*where)
@@ -52,9 +52,9 @@ async def _last_number(bus: Bus, where: Partition, barrier: int) -> int:
 async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> None:
     """Make this replica the truth on an operator's order, although the ledger continued without it or was lost.
 
-    Entries of other masters since this replica's entry are void: their deliveries may be repeated, and their accepted
-    commands are applied again if the buffer still has them. Replicas at another entry copy this one. Raises LogFailed
-    if the ledger cannot be read now.
+    Entries that other masters appended after this replica's last entry are void: their deliveries may be repeated, and
+    the commands they applied are applied again if the buffer still has them. Replicas at another entry copy this one.
+    Raises LogFailed if the ledger cannot be read now.
     """
     where = (LEDGER, replica.shard)
     barrier = await append_barrier(replica, committer, now)

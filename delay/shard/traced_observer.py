@@ -1,4 +1,5 @@
-"""An observer that also traces deliveries. Only a node with tracing has one: otherwise it costs a cycle nothing."""
+"""An observer that also traces deliveries. Only a node with tracing uses it, so that tracing costs other nodes
+nothing."""
 
 from __future__ import annotations
 

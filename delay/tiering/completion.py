@@ -1,7 +1,8 @@
-"""Completes the endings of messages that were cancelled in delay files.
+"""Completes the endings of messages that were cancelled in delay files: adds their rows.
 
-A cancel only checks that the message is in the file. Its row is read later, and stays in the file until then (`DROPPED`
-rows with ROWLESS mark it). A file leaves the table only when all endings of its window have their rows.
+A cancel only checks that the message is in the file. Its row is read later, and stays in the file until then. Such
+messages are marked with `DROPPED` rows that contain ROWLESS. A file is removed from the catalog only when all endings
+in its window have their rows.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.store import ShardStore
 
 _PART = 1_000  # marks read before other tasks run
-_LATEST = 6  # the longest wait, in multiples of the rest
+_LATEST = 6  # the longest wait, in multiples of `rest_ms`
 
 
 class CompletionPass:
-    """One walk through the marks of some windows, which completes the endings that it meets.
+    """One pass through the marks in some windows, which completes the endings that it finds.
 
-    A mark stays until its file goes, so each walk costs as much as all cancels of the windows. It misses
-    marks made after it has passed their keys.
+    A mark stays until its file is removed, so the cost of a pass grows with the number of all cancels in the windows.
+    A pass misses marks that are made after it has passed their keys.
     """
 
     def __init__(self, store: ShardStore, windows: Iterable[int]) -> None:
         self._store, self._windows = store, deque(windows)
-        self._after = b""  # the last key read of the first window
+        self._after = b""  # the last key that was read in the first window
 
     async def step(self) -> bool:
-        """Walk on a little; False at the end. Raises DamagedFile."""
+        """Continue the pass for one part. False at the end. Raises DamagedFile."""
         store, windows = self._store, self._windows
         while windows and not store.delay_files.rowless(windows[0]):
             windows.popleft()
@@ -50,10 +51,10 @@ class CompletionPass:
 
 
 async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
-    """Complete all endings of these windows with their rows, including new ones, until the caller's next await. Raises
-    DamagedFile."""
+    """Add the rows to all endings in these windows. Endings that are new in the meantime are included, so that all are
+    complete until the caller's next await. Raises DamagedFile."""
     windows = list(windows)
-    journal = store.watch(windows)  # has the marks that the pass misses
+    journal = store.watch(windows)  # records the marks that the pass misses
     try:
         walk = CompletionPass(store, windows)
         while await walk.step():
@@ -64,7 +65,7 @@ async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
 
 
 async def complete_recorded(store: ShardStore, journal: Journal, windows: Collection[int]) -> None:
-    """`complete_windows` without a pass: all endings had their rows when `journal` began."""
+    """Like `complete_windows`, but without a pass: all endings had their rows when `journal` began."""
     while left := [window for window in windows if store.delay_files.rowless(window)]:
         for window in left:
             rowless = journal.windows[window].rowless
@@ -81,7 +82,8 @@ async def _complete(store: ShardStore, keys: list[bytes]) -> None:
 
 
 class CompletionTimer:
-    """Decides when to complete endings: once no new ones have come for `rest_ms`, but within a bounded time."""
+    """Decides when to complete endings: once no new ones have come for `rest_ms`, or the first has waited six times as
+    long."""
 
     def __init__(self, rest_ms: int) -> None:
         self._rest_ms = rest_ms
@@ -89,7 +91,7 @@ class CompletionTimer:
         self._first_ms = self._last_ms = 0
 
     def is_time(self, count: int, now: int) -> bool:
-        """`count`: how many endings have no row."""
+        """`count`: the number of endings without rows."""
         if count > self._count:
             self._last_ms = now
             self._first_ms = self._first_ms if self._count else now

@@ -1,6 +1,6 @@
 """Seals far windows of a shard into delay files, joins files, and loads near windows, while the shard runs.
 
-Every replica does this for itself: it does not change which messages are pending, so it is not in the ledger.
+Every replica does this independently. It does not change which messages are pending, so it is not in the ledger.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from duemq.storage.tiering.transitions import begin_load, bounds, commit_join, c
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_AGAIN_S, _LONGEST_S = 30.0, 300.0  # after a failure not caused by the data
-_JOIN_GROUPS = 16  # resulting files per run: about 3 s for a thousand files of one row each
-_PART = 5_000  # dropped keys listed before other tasks run
+_AGAIN_S, _LONGEST_S = 30.0, 300.0  # pauses after failures that the data did not cause
+_JOIN_GROUPS = 16  # files that one run writes: it takes about 3 s for a thousand files of one row each
+_PART = 5_000  # dropped keys written before other tasks run
 
 
 class TieringWorker:
-    """Works on some windows at a time. `turn`: shared by the shards of a node, because each run takes a core.
+    """Works on some windows at a time. `turn`: a lock that the shards of a node share, because a run takes a whole
+    core.
 
-    `replica` must stay the shard's while this runs. `at_rest` is held while it is flushed, replaced or closed. If a
-    file is imported for a window that is being loaded or rewritten, the window is unchanged, and the work is repeated
-    with that file.
+    The shard must keep this `replica` while this runs. While it flushes, replaces or closes the replica, it takes the
+    lock `at_rest`. If a file is imported for a window that is being loaded or rewritten, that window stays
+    unchanged, and the work is repeated including the new file.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class TieringWorker:
         work: Work = in_process,
         counts: TieringCounts | None = None,
     ) -> None:
-        """`work`: does the work instead of a child process."""
+        """`work`: does the work; by default in a child process."""
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
         self._clock, self._order, self.failpoint, self.work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
-        self._load_event = asyncio.Event()  # set and replaced with every loaded window
+        self._load_event = asyncio.Event()  # set and replaced whenever a window was loaded
         self._quiet_windows = QuietWindows(policy.quiet_ms)
         self._join_tracker = QuietWindows(policy.join_ms)
         self._completion_timer = CompletionTimer(policy.quiet_ms)
@@ -77,9 +78,9 @@ class TieringWorker:
         )  # fmt: skip
 
     async def run(self) -> None:
-        """Work until cancelled. Raises Fatal, such as DamagedFile: the messages of a file must not be skipped.
+        """Work until cancelled. Raises Fatal, such as DamagedFile, because the messages in a file must not be skipped.
 
-        Other errors are retried: the shard continues, but stops at a due window that is not loaded.
+        After other errors the work is retried: the shard continues, but stops at a due window that is not loaded.
         """
         await self._loop.run()
 
@@ -90,7 +91,7 @@ class TieringWorker:
 
     @property
     def trouble(self) -> str | None:
-        """Why no window is sealed or loaded now."""
+        """Why no window is sealed or loaded now; None if the work succeeds."""
         return self._loop.trouble and cut(f"shard {self._shard}: far fails: {self._loop.trouble}")
 
     async def wait_for_load(self) -> None:
@@ -99,7 +100,7 @@ class TieringWorker:
         await self._load_event.wait()
 
     async def step(self) -> bool:
-        """Load, seal, rewrite or join some windows; False if no window needs it."""
+        """Load, seal, rewrite or join some windows. False if no window needs it."""
         async with self._order:
             now, policy, store = self._clock(), self._policy, self._replica.store
             if windows := policy.to_load(store.delay_files, now):
@@ -117,15 +118,16 @@ class TieringWorker:
     async def _with_few_files(
         self, store: ShardStore, windows: Sequence[int], work: Callable[[ShardStore, Sequence[int]], Awaitable[None]]
     ) -> None:
-        """Do work that reads all files of a window at once. If there are too many, join some; the next step
-        continues."""
+        """Do work that reads all files of a window at once. If there are too many files, join some instead; the next
+        step continues."""
         if crowded := self._policy.crowded(store.delay_files, windows):
             await self._join(store, crowded, crowded=True)
         else:
             await work(store, windows)
 
     async def complete_some(self) -> bool:
-        """Read the rows of some messages that were cancelled in files; False if there are none, or it is too early."""
+        """Read the rows of some messages that were cancelled in files. False if there are none, or if it is too
+        early."""
         if self._completion is None:
             store = self._replica.store
             counts = store.delay_files.rowless_counts()
@@ -179,7 +181,7 @@ class TieringWorker:
     # --- loading --------------------------------------------------------------------------------------------------
 
     async def _load(self, store: ShardStore, windows: Sequence[int]) -> None:
-        await complete_windows(store, windows)  # most of them, while flushes continue
+        await complete_windows(store, windows)  # completes most endings before flushes are blocked
         again = store.delay_files.loading.intersection(windows)
         old_paths: list[Path] = []
         async with self._watch(store, windows) as journal, self._dropped_keys(store, windows) as dropped_path:
@@ -215,10 +217,10 @@ class TieringWorker:
     # --- rewriting ------------------------------------------------------------------------------------------------
 
     async def _rewrite(self, store: ShardStore, windows: Sequence[int]) -> None:
-        """Drop the files of windows without remaining rows; merge the remaining rows of other windows into one file
-        each."""
+        """Drop the files of windows without pending rows. For each other window, merge the pending rows into one
+        file."""
         delay_files = store.delay_files
-        await complete_windows(store, windows)  # most of them, while flushes continue
+        await complete_windows(store, windows)  # completes most endings before flushes are blocked
         live_windows = [window for window in windows if delay_files.pending(window)]
         numbers = {window: delay_files.next_number(window) for window in live_windows}
         paths = {window: store.path / CatalogFile.name_of(window, number) for window, number in numbers.items()}
@@ -260,9 +262,10 @@ class TieringWorker:
     # --- joining --------------------------------------------------------------------------------------------------
 
     async def _join(self, store: ShardStore, windows: Sequence[int], *, crowded: bool = False) -> bool:
-        """Merge many files of the first window that has them into few; False if none has.
+        """In the first window with many files, merge them into a few. False if no window has many.
 
-        Dropped messages stay in the new file, so their keys in the store stay right, and an import keeps all its ids.
+        The new file also contains the dropped messages, so that the store's dropped keys stay valid and the messages of
+        an import keep their ids.
         """
         for window in windows:
             files = await in_thread(_with_sizes, store.path, list(store.delay_files.of(window)))
@@ -314,7 +317,7 @@ class TieringWorker:
 
     @asynccontextmanager
     async def _dropped_keys(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Path]:
-        """A temporary file with the currently dropped keys of the windows."""
+        """A temporary file with the keys that are dropped in these windows at the moment."""
         path = store.path / FOLDER / f"work-{secrets.token_hex(4)}.dropped"
         try:
             with translate_errors(path):
@@ -331,7 +334,7 @@ class TieringWorker:
 
     @property
     def _secret(self) -> str:
-        """The secret of the ids of imported messages, in hex."""
+        """The secret for the ids of imported messages, in hex."""
         return self._replica.ids.secret.hex()
 
     def _tell(self, what: str, windows: Collection[int], rows: int) -> None:
@@ -343,7 +346,7 @@ class TieringWorker:
 
 
 def _files_of(answers: Sequence[Any], numbers: dict[int, int]) -> list[CatalogFile]:
-    """The files that a child process wrote, with these numbers in their windows."""
+    """The files that a child process wrote. `numbers`: the file's number, by window."""
     return [CatalogFile(about, numbers[about.window]) for about in abouts_of(answers) if about is not None]
 
 
@@ -362,7 +365,7 @@ def _with_sizes(folder: Path, files: Sequence[CatalogFile]) -> list[tuple[int, C
 async def _present_keys(
     store: ShardStore, files: Sequence[CatalogFile], journal: Journal
 ) -> dict[CatalogFile, frozenset[bytes]]:
-    """The journal's early keys that are in each file."""
+    """For each file, those of the journal's early keys that are in the file."""
     early_keys = {file: journal.windows[file.about.window].early for file in files}
 
     def look_up() -> dict[CatalogFile, frozenset[bytes]]:

@@ -10,23 +10,23 @@ from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import CatalogFile, DelayFileCatalog
 
 _MAX_WINDOWS = 64
-_MAX_ROWS = 2_000_000  # about ten seconds of sealing
-_JOIN_TOGETHER = 64  # files open at a time, each with a row group of up to 4 MiB
-_JOIN_BYTES = 64 << 20  # of files joined into one
+_MAX_ROWS = 2_000_000  # sealing them takes about ten seconds
+_JOIN_TOGETHER = 64  # files that are open at a time, each with a row group of up to 4 MiB in memory
+_JOIN_BYTES = 64 << 20  # the most bytes that are joined into one file
 _SMALL_BYTES = 1 << 20
-_GROWN = 1.01  # a window grows while its messages increase by at least this factor
+_GROWN = 1.01  # a window counts as growing while its number of messages increases by at least this factor
 
 
 @dataclass(frozen=True, slots=True)
 class TieringPolicy:
     """When windows are sealed, and when they are loaded.
 
-    `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
-    sealed. `ahead_ms`: how long before its start a window is loaded. `quiet_ms`: how long a window must get hardly any
-    messages before it is sealed. `rewrite_share`: the files of a window are rewritten from this share of cancelled and
-    moved messages on, unless they are fewer than `rewrite_rows`. `join_files`: how many small files of a window are
-    joined, `join_ms`: how long it must get no new file before that. `merge_files`: if a window has more files, some are
-    joined before it is loaded or rewritten.
+    `rows`: a window with fewer messages in RocksDB is not sealed. `windows`: how many windows after the current one are
+    never sealed. `ahead_ms`: how long before its start a window is loaded. `quiet_ms`: a window is sealed once it has
+    received hardly any messages for this time. `rewrite_share`: a window's files are rewritten once this share of their
+    messages was cancelled or moved, unless these are fewer than `rewrite_rows`. `join_files`: how many small files a
+    window must have before they are joined; `join_ms`: how long it must have received no new file before that.
+    `merge_files`: if a window has more files, some are joined before it is loaded or rewritten.
     """
 
     rows: int = 5_000
@@ -40,7 +40,8 @@ class TieringPolicy:
     merge_files: int = 512
 
     def worth_it(self, delay_files: DelayFileCatalog, totals: Mapping[int, int], now: int) -> dict[int, int]:
-        """The far windows with enough messages outside of files, and their number. `totals`: pending per window."""
+        """The far windows that have enough messages outside of files, with the number of these messages. `totals`:
+        pending messages per window."""
         nearest, least, pending, loading = self._nearest(now), self.rows, delay_files.pending, delay_files.loading
         return {
             window: count - file_rows
@@ -49,19 +50,19 @@ class TieringPolicy:
             if count >= least
             and window >= nearest
             and count - (file_rows := pending(window)) >= max(least, file_rows // 4)
-            # After an interrupted load, rows may be in both places (if the clock went back since).
+            # After an interrupted load, rows may be both in RocksDB and in files (if the clock has gone back since).
             and window not in loading
         }
 
     def to_load(self, delay_files: DelayFileCatalog, now: int) -> list[int]:
-        """The earliest near windows, as many as are loaded together."""
+        """The earliest windows that must be loaded now, as many as are loaded together."""
         if delay_files.first is None or delay_files.first - self.ahead_ms > now:
             return []
         near = [window for window in delay_files.windows() if window - self.ahead_ms <= now]
         return _together(near, delay_files.pending)
 
     def to_rewrite(self, delay_files: DelayFileCatalog, now: int) -> list[int]:
-        """Windows whose files have few pending messages: either those without any, or others."""
+        """Windows whose files have few pending messages left. If some have none at all, only these are returned."""
         nearest = self._nearest(now)
         dead = [
             window
@@ -77,7 +78,7 @@ class TieringPolicy:
         )
 
     def worth_joining(self, delay_files: DelayFileCatalog, now: int) -> dict[int, int]:
-        """The far windows with many files, and their number."""
+        """The far windows with many files, and the number of files in each."""
         nearest = self._nearest(now)
         return {
             window: count
@@ -86,13 +87,15 @@ class TieringPolicy:
         }
 
     def crowded(self, delay_files: DelayFileCatalog, windows: Iterable[int]) -> list[int]:
-        """Those of the windows that have too many files to read them at once."""
+        """Those of the windows that have too many files to read at once."""
         return [window for window in windows if len(delay_files.of(window)) > self.merge_files]
 
     def joins(self, files: Sequence[tuple[int, CatalogFile]], *, crowded: bool) -> list[list[CatalogFile]]:
-        """Which of a window's files, given with sizes (bytes), to join: small ones, and larger ones only with at least
-        as many bytes again, so that a message is rewritten few times. In a crowded window, all files above the
-        limit."""
+        """Which of a window's files to join, as groups. `files`: with sizes in bytes.
+
+        Joins the small files. A larger file is joined only if the smaller ones together have at least its size, so that
+        each message is rewritten only a few times. In a crowded window, the smallest files are joined: enough of them
+        to get below the limit."""
         ascending = sorted(files, key=itemgetter(0))
         small: list[CatalogFile] = []
         if crowded:
@@ -119,12 +122,12 @@ class QuietWindows:
 
     def __init__(self, quiet_ms: int) -> None:
         self._quiet_ms = quiet_ms
-        # By window: the message count that means growth, and since when it was not reached.
+        # By window: the number of messages above which the window has grown, and the time (ms) since which it has not.
         self._thresholds: dict[int, tuple[float, int]] = {}
 
     def among(self, counts: Mapping[int, int], now: int) -> list[int]:
-        """The windows, given with message counts, that have stopped growing: the earliest, as many as are sealed
-        together."""
+        """Those windows that have stopped growing: the earliest ones, as many as are sealed together. `counts`: the
+        number of messages by window."""
         before = self._thresholds
         self._thresholds = {
             window: threshold
@@ -143,7 +146,7 @@ class QuietWindows:
 
 
 def _together(windows: Iterable[int], rows_of: Callable[[int], int]) -> list[int]:
-    """The first windows, as many (in windows and rows) as one run can do, but at least one."""
+    """The first windows, as many (in windows and rows) as one run can handle, but at least one."""
     chosen: list[int] = []
     rows = 0
     for window in windows:
@@ -155,7 +158,7 @@ def _together(windows: Iterable[int], rows_of: Callable[[int], int]) -> list[int
 
 
 def runs_of(windows: Iterable[int]) -> list[tuple[int, int]]:
-    """Merge adjacent windows: the start of the first and the end of the last one (ms)."""
+    """Merge adjacent windows into runs: the start of the first window and the end of the last one (ms)."""
     runs: list[tuple[int, int]] = []
     for window in sorted(windows):
         if runs and runs[-1][1] == window:

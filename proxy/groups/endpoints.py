@@ -15,7 +15,7 @@ _ALWAYS: Final = ("bad_topic", "bad_field", "not_supported", "unavailable")
 _JSON: Final = ("bad_json", "unknown_field", "payload_too_large")
 _MADE: Final = ("too_many_groups", "conflict", "disk_full")
 _DURATION: Final = {"type": "string", "examples": ["20s", "500ms"]}
-_STATE: Final = ResponseSpec("The group.", shapes.Group)
+_STATE: Final = ResponseSpec("The group.", shapes.GroupDescription)
 _RECEIVE: Final = (
     Parameter(
         "max", "The most messages.",
@@ -68,7 +68,10 @@ GROUP_ENDPOINTS: Final = (
     ),
     Endpoint(
         "PUT", _PATH, handlers.put_group, "Create a group, or change it", "groups",
-        {201: ResponseSpec("Created.", shapes.Group), 200: ResponseSpec("It exists, and is so now.", shapes.Group)},
+        {
+            201: ResponseSpec("Created.", shapes.GroupDescription),
+            200: ResponseSpec("It exists, and is so now.", shapes.GroupDescription),
+        },
         (*_ALWAYS, *_JSON, *_MADE), (), shapes.GroupRequest,
         examples={"five attempts": {"visibility": "2m", "attempts": 5}},
         notes="A change ends the leases of the group: its messages come again.", audited=True, scope=Scope.CONSUME,

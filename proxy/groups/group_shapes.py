@@ -24,7 +24,7 @@ class GroupRequest(Closed):
     )
 
 
-class Group(Shape):
+class GroupDescription(Shape):
     topic: TopicName
     group: str
     destination: str = Field(description="The name of the group among the destinations.", examples=["orders.billing"])
@@ -36,7 +36,7 @@ class Group(Shape):
 
 
 class GroupList(Shape):
-    groups: list[Group]
+    groups: list[GroupDescription]
 
 
 class GroupDelivery(Shape):

@@ -1,8 +1,8 @@
-"""One backup: a data folder at rest, with a `backup.json` that names every file and its checksum.
+"""One backup: a data folder at rest, with a `backup.json` that lists every file with its checksum.
 
-A folder with a `backup.json` is complete. Files that did not change since the previous backup are links to its files,
-so nothing may ever write into a backup: a server refuses to run on it, and a restore copies. To raise `FORMAT`:
-document in CHANGELOG.md which version restores the old ones, or keep a reader for them.
+A folder with a `backup.json` is complete. Files that did not change since the previous backup are hard links to its
+files, so nothing may ever write into a backup: a server refuses to run on it, and a restore copies. To raise `FORMAT`,
+document in CHANGELOG.md which version restores old backups, or keep a reader for them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from duemq.storage.manifest import ListedFile, check_files, other_format
 
 FORMAT = 1
 NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
-"""Names of backup folders: their time, UTC, so that they sort by time."""
+"""Names of backup folders: the time of the backup, UTC, so that they sort by time."""
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-"""Names of files must not lead elsewhere."""
+"""File names that do not lead outside the backup's folder."""
 
 Progress = Callable[[int, int], None]
-"""Gets the bytes done and the total."""
+"""Called with the bytes done and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupFile(ListedFile):
-    """`mtime_ns` and `inode` are those of the file it was copied from."""
+    """`mtime_ns` and `inode` are those of the file that it was copied from."""
 
     mtime_ns: int
     inode: int
@@ -63,7 +63,7 @@ class BackupShard:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """The content of a backup. `made_at`: its start, epoch ms; it contains everything accepted before."""
+    """The content of a backup. `made_at`: when it began, epoch ms. It contains everything accepted before that."""
 
     made_at: int
     cluster: str
@@ -82,7 +82,7 @@ class Backup:
 
     @staticmethod
     def decode(raw: bytes, path: Path) -> Backup:
-        """`path`: its file. Raises CorruptStore, or FolderRefused for another format."""
+        """`path`: the manifest's file. Raises CorruptStore, or FolderRefused for another format."""
         try:
             document = orjson.loads(raw)
             if document["format"] != FORMAT:
@@ -105,7 +105,8 @@ def _checksum(document: object) -> str:
 
 
 def read_backup(path: Path) -> Backup:
-    """Raises FolderRefused for a folder that is not a complete backup, or CorruptStore."""
+    """The content of the backup in this folder. Raises FolderRefused if it is not a complete backup, or
+    CorruptStore."""
     with translate_errors(path):
         if (path / BACKUP).is_file():
             return Backup.decode((path / BACKUP).read_bytes(), path / BACKUP)
@@ -118,7 +119,7 @@ def read_backup(path: Path) -> Backup:
 
 
 def names(into: Path) -> list[str]:
-    """The complete backups in a folder of backups, oldest first. Raises OSError."""
+    """The complete backups in a folder of backups, the oldest first. Raises OSError."""
     return sorted(path.parent.name for path in into.glob(f"*/{BACKUP}") if NAME.fullmatch(path.parent.name))
 
 
@@ -129,17 +130,17 @@ class ProgressBar:
         self._progress, self._total, self._done = progress, total, 0
 
     def reading(self, size: int) -> None:
-        """Report the bytes read of the current file."""
+        """Report how many bytes of the current file have been read."""
         self._progress(self._done + size, self._total)
 
     def finish_file(self, size: int) -> None:
-        """Count the current file, of this size, as finished."""
+        """Count the current file, which has this size, as finished."""
         self._done += size
         self._progress(self._done, self._total)
 
 
 def damage(path: Path, expected: BackupFile, report: Report) -> str | None:
-    """How a file differs from `expected`, in a sentence; None if it does not. Raises StoreFailed."""
+    """How a file differs from `expected`, as a sentence; None if it does not. Raises StoreFailed."""
     with translate_errors(path):
         if not path.is_file():
             return f"{path} is missing"
@@ -150,7 +151,8 @@ def damage(path: Path, expected: BackupFile, report: Report) -> str | None:
 
 
 def check(path: Path, progress: Progress) -> tuple[Backup, list[str]]:
-    """Read every file of a backup; return its faults, a sentence per file. Raises as `read_backup` does."""
+    """Read every file of a backup. Returns the faults, one sentence per damaged file. Raises the errors of
+    `read_backup`."""
     backup = read_backup(path)
     bar, wrong = ProgressBar(progress, backup.total_bytes), []
     for file in backup.files:

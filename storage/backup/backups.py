@@ -1,10 +1,10 @@
-"""A folder of backups, each a folder named by its time, and the creation of new ones:
+"""A folder of backups, each in a folder named by its time, and the creation of new backups:
 
-20261121T100000.000Z/   a backup, see `storage/backup/backup.py`; may be removed with `rm -r`, the others stay intact
+20261121T100000.000Z/   a backup, see `storage/backup/backup.py`; after removing it with `rm -r`, the others stay intact
 .partial/               an unfinished backup: the next one uses its files
-.removed/               one that is being removed
+.removed/               a backup that is being removed
 
-Everything here blocks. OSErrors come out as DiskFull or StoreFailed.
+Everything here blocks. OSErrors are raised as DiskFull or StoreFailed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from duemq.storage.fsync import copy_durably, digest, make_folder, sync_folder, 
 PARTIAL = ".partial"
 _REMOVED = ".removed"
 _SHARD = re.compile(r"\d{3}")
-_UNCHANGING = (".sst", ".parquet")  # never changed once complete
-_OF_A_PROCESS = re.compile(r"LOCK|LOG|LOG\.old\.\d+")  # RocksDB's own, useless to another process
+_UNCHANGING = (".sst", ".parquet")  # such files never change once they are complete
+_OF_A_PROCESS = re.compile(r"LOCK|LOG|LOG\.old\.\d+")  # RocksDB's files that are useless to another process
 
 
 @dataclass(frozen=True, slots=True)
 class NewBackup:
-    """A new backup. `linked_bytes` of its files are shared with the previous backup."""
+    """A new backup. It shares `linked_files`, with `linked_bytes` in total, with the previous backup."""
 
     path: Path
     backup: Backup
@@ -54,10 +54,10 @@ class NewBackup:
 
 
 class Backups:
-    """A folder of backups, held by this process until it is closed."""
+    """A folder of backups, locked by this process until it is closed."""
 
     def __init__(self, path: Path, failpoint: Failpoint = no_failpoint) -> None:
-        """Creates the folder if missing. Raises FolderRefused while another process makes a backup in it."""
+        """Creates the folder if it is missing. Raises FolderRefused while another process makes a backup in it."""
         self.path, self._failpoint = path, failpoint
         with translate_errors(path):
             make_folder(path)
@@ -75,10 +75,12 @@ class Backups:
         os.close(self._lock)
 
     def make(self, info: FolderInfo, at_rest: Path, now: int, progress: Progress) -> NewBackup:
-        """Back up a data folder, whose log and stores are `at_rest` in a separate folder (or in itself).
+        """Back up a data folder, whose log and stores are `at_rest` in a separate folder (or in the data folder
+        itself).
 
-        `now` in epoch ms. May be called again after any error or crash: it reuses the copied files. Raises DiskFull or
-        StoreFailed, FolderRefused if the backups are another cluster's, and Unavailable if `at_rest` vanishes.
+        `now` in epoch ms. May be called again after any error or crash: it then reuses the copied files. Raises
+        DiskFull or StoreFailed, FolderRefused if the folder has backups of another cluster, and Unavailable if
+        `at_rest` vanishes.
         """
         previous = self._newest()
         if previous is not None and previous.backup.cluster != info.cluster:
@@ -111,13 +113,13 @@ class Backups:
         return NewBackup(path, backup, writer.linked_bytes, writer.linked_files)
 
     def keep(self, most: int) -> list[str]:
-        """Remove the oldest until at most `most` are left; returns the names of the removed ones."""
+        """Remove the oldest backups until at most `most` are left. Returns the names of the removed ones."""
         with translate_errors(self.path):
             oldest = names(self.path)[: -max(most, 1)]
             trash = self.path / _REMOVED
             shutil.rmtree(trash, ignore_errors=True)
             for name in oldest:
-                # First durably out of the list: a half-removed folder must not pass for a backup.
+                # First rename it, durably: a half-removed folder must not look like a backup.
                 (self.path / name).rename(trash)
                 sync_folder(self.path)
                 self._failpoint("removing")
@@ -128,12 +130,13 @@ class Backups:
         with translate_errors(self.path):
             backups = names(self.path)
         for name in reversed(backups):
-            with suppress(CorruptStore):  # a damaged one neither helps nor hinders
+            with suppress(CorruptStore):  # skip a damaged backup, and use an older one
                 return _Previous(self.path / name, read_backup(self.path / name))
         return None
 
     def _free_name(self, now: int) -> Path:
-        """A name after all others, whatever the clock shows, because `keep` removes in the order of names."""
+        """A name after those of all other backups, whatever the clock shows, because `keep` removes in the order of
+        names."""
         newest = names(self.path)[-1:]
         if newest and name_of(now) <= newest[0]:
             now = _time_of(newest[0]) + 1
@@ -149,7 +152,7 @@ class _Previous:
 
 
 class _BackupWriter:
-    """Writes files into a new backup, one after the other."""
+    """Writes files into a new backup, one after another."""
 
     def __init__(
         self, partial: Path, previous: _Previous | None, sources: Mapping[str, Path], progress: Progress
@@ -167,13 +170,13 @@ class _BackupWriter:
         into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         sha256 = self._from_previous(name, source, stat) or self._from_partial(into, source, stat.st_size)
         if sha256 is None:
-            into.unlink(missing_ok=True)  # it may be a link to a file of another backup: never write into it
+            into.unlink(missing_ok=True)  # never write into it: it may be a link to a file of another backup
             sha256 = copy_durably(source, into, self._bar.reading)
         self.files.append(BackupFile(name, stat.st_size, sha256, stat.st_mtime_ns, stat.st_ino))
         self._bar.finish_file(stat.st_size)
 
     def _from_previous(self, name: str, source: Path, stat: os.stat_result) -> str | None:
-        """Link the previous backup's file, if it is the same; return its checksum."""
+        """Link the previous backup's file, if it is the same. Returns the checksum; None if the file must be copied."""
         file = self._previous_files.get(name)
         if file is None or file.size != stat.st_size:
             return None
@@ -181,7 +184,7 @@ class _BackupWriter:
         if not (untouched and name.endswith(_UNCHANGING)) and digest(source, self._bar.reading) != file.sha256:
             return None
         original, into = self._previous / name, self._partial / name
-        with suppress(OSError):  # it was removed, or the disk has no links: copy
+        with suppress(OSError):  # the file was removed, or the disk does not support links: copy
             if original.stat().st_size != file.size:
                 return None
             into.unlink(missing_ok=True)
@@ -192,7 +195,8 @@ class _BackupWriter:
         return None
 
     def _from_partial(self, into: Path, source: Path, size: int) -> str | None:
-        """Keep the copy of an earlier attempt, if it is the same; return its checksum."""
+        """Use the copy from an earlier attempt, if it is the same. Returns the checksum; None if the file must be
+        copied."""
         if not into.is_file() or into.stat().st_size != size:
             return None
         sha256 = digest(source, self._bar.reading)
@@ -231,7 +235,7 @@ def _shards(at_rest: Path) -> list[Path]:
 
 
 def _sources(data: Path, at_rest: Path) -> Iterator[tuple[str, Path]]:
-    """Every file that belongs into a backup, by its name there."""
+    """Every file that belongs in a backup, with its name there."""
     yield from ((name, data / name) for name in (META, SECRET))
     for folder in (at_rest / "bus", *_shards(at_rest)):
         for path in sorted(folder.rglob("*")):

@@ -1,7 +1,7 @@
-"""Restores a backup as a data folder that a server can start on.
+"""Restores a backup as a data folder on which a server can start.
 
 During a restore the folder has a `restore.json`, and no server starts on it; `duemq.json` is written last. Everything
-here blocks. OSErrors come out as DiskFull or StoreFailed.
+here blocks. OSErrors are raised as DiskFull or StoreFailed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from duemq.storage.backup.backup import Backup, BackupFile, BackupShard, Progres
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
 from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
 
-_LAST = META  # a folder without it is not a data folder
+_LAST = META  # a folder without this file is not a data folder
 _LOG = "bus"
 
 
 def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = no_failpoint) -> Backup:
     """Restore the backup at `path` into the folder `data`, which must be new, empty or left by an interrupted restore.
 
-    Every file is checked as it is copied. May be called again after any error or crash, also with another backup.
+    Every file is checked while it is copied. May be called again after any error or crash, also with another backup.
     Raises FolderRefused, CorruptStore naming the damaged file, DiskFull or StoreFailed.
     """
     backup = read_backup(path)
@@ -35,7 +35,7 @@ def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = n
         _refuse_full(data)
         lock = take_lock(data)
         try:
-            _refuse_full(data)  # a server may have started on it
+            _refuse_full(data)  # again, because a server may have started on the folder before the lock was taken
             write_durably(data / RESTORE, orjson.dumps({"backup": path.name, "made_at": backup.made_at}))
             failpoint("begun")
             bar = ProgressBar(progress, backup.total_bytes)
@@ -76,7 +76,7 @@ def _put(path: Path, data: Path, file: BackupFile, bar: ProgressBar) -> None:
     source, into = path / file.name, data / file.name
     into.parent.mkdir(parents=True, exist_ok=True)
     if damage(into, file, bar.reading) is None:
-        sync_folder(into)  # works for a file, too; copied by an earlier attempt
+        sync_folder(into)  # the file was copied by an earlier attempt; the function works for a file, too
     else:
         into.unlink(missing_ok=True)
         if not source.is_file() or copy_durably(source, into, bar.reading) != file.sha256:
@@ -89,7 +89,7 @@ def _put(path: Path, data: Path, file: BackupFile, bar: ProgressBar) -> None:
 
 
 def _remove_others(data: Path, backup: Backup) -> None:
-    """Remove files of another backup whose restore was interrupted."""
+    """Remove files from another backup whose restore was interrupted."""
     names = {file.name for file in backup.files} | {LOCK, RESTORE}
     for path in [path for path in data.rglob("*") if path.is_file()]:
         if str(path.relative_to(data)) not in names:

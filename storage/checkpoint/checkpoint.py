@@ -1,8 +1,8 @@
 """A checkpoint of a shard's store: its files as they were at one position, for a peer to copy.
 
-It is made of hard links, so it takes no extra space until the store drops those files. Its manifest lists its content.
-To raise `FORMAT`: both versions run side by side during an upgrade, and a node refuses a manifest of another format, so
-keep reading the old one as long as such an upgrade is allowed.
+It consists of hard links, so it takes no extra space until the store drops those files. Its manifest lists its content.
+To raise `FORMAT`, keep reading the old format as long as upgrades from it are allowed: during an upgrade both versions
+run side by side, and a node refuses a manifest with another format.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from duemq.storage.manifest import ListedFile, check_files, other_format
 from duemq.storage.shard.store import ShardStore
 
 FORMAT = 1
-# Names of files come from a peer: they must not lead elsewhere. Delay files are in a folder per window.
+# File names come from a peer, so they must not lead outside the folder. Delay files are in one folder per window.
 _SAFE_NAME = re.compile(r"(?:far/\d{1,20}/)?[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NO_SHA256 = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointManifest:
-    """The content of a checkpoint: a shard after ledger entry `entry`, see the `LedgerPosition` inside it, and its
-    files.
+    """The content of a checkpoint: a shard after ledger entry `entry`, and its files. The other numbers and the cursor
+    are those of the `LedgerPosition` in the store.
 
-    A file may lack its checksum (`sha256` empty): then it is requested from the peer when the file is fetched.
+    A file may lack its checksum (`sha256` is empty). Then the checksum is requested from the peer when the file is
+    fetched.
     """
 
     id: str
@@ -58,7 +59,7 @@ class CheckpointManifest:
 
     @staticmethod
     def decode(raw: bytes) -> CheckpointManifest:
-        """Raises CorruptStore if it is not a manifest of this format, or names files outside of its folder."""
+        """Raises CorruptStore if it is not a manifest in this format, or names files outside of its folder."""
         try:
             document = orjson.loads(raw)
             if document["format"] != FORMAT:
@@ -74,12 +75,13 @@ class CheckpointManifest:
 
 
 def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) -> None:
-    """Link the store's files into a new folder on the same disk; `delay_files`: those, too. Blocks; run it in a thread.
+    """Link the store's files, and its delay files unless `delay_files` is False, into a new folder on the same disk.
 
-    The store may be written concurrently: the checkpoint then has its state at some moment after the call. No window
-    may be sealed or loaded at the same time. Raises DiskFull or StoreFailed, DamagedFile if a delay file is missing.
+    Blocks; run it in a thread. The store may be written at the same time: the checkpoint then has its state at some
+    moment after the call. No window may be sealed or loaded at the same time. Raises DiskFull or StoreFailed, and
+    DamagedFile if a delay file is missing.
     """
-    # Flush nearly everything first: the checkpoint flushes the rest itself while it holds the GIL.
+    # Flush nearly everything first: the checkpoint flushes the rest itself, without releasing the GIL.
     store.flush()
     with translate_errors(into):
         into.parent.mkdir(parents=True, exist_ok=True)
@@ -93,22 +95,22 @@ def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) 
 
 
 def link_imported(store: ShardStore, into: Path) -> None:
-    """Link into a checkpoint the present imported files that it lacks. Blocks; run it in a thread.
+    """Link into a checkpoint those imported files in the shard's folder that it lacks. Blocks; run it in a thread.
 
-    A later ledger entry may import a file that the checkpoint knows only as requested, or not at all.
+    A later ledger entry may import a file whose import the checkpoint lists as pending, or does not list at all.
     """
     with translate_errors(into):
         for path in (store.path / FOLDER).glob("*/a*.parquet"):
             target = into / path.relative_to(store.path)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError, FileNotFoundError):  # it is already there, or was just removed as outdated
+            with suppress(FileExistsError, FileNotFoundError):  # it is already linked, or was removed in the meantime
                 os.link(path, target)
 
 
 def describe(checkpoint: Path, shard: int, *, sums: bool = True) -> CheckpointManifest:
-    """The manifest of a checkpoint; its folder's name becomes the id. Blocks: every byte is read for its checksum.
+    """The manifest of a checkpoint. Its folder's name becomes the id. Blocks: reads every byte for the checksums.
 
-    With `sums` False the files come without checksums, and only the position is read.
+    With `sums` False the manifest has no checksums, and only the position is read.
     """
     position = read_position(checkpoint)
     entry = position.entry
@@ -124,7 +126,8 @@ def describe(checkpoint: Path, shard: int, *, sums: bool = True) -> CheckpointMa
 
 
 def with_sum(file: ListedFile, sha256: str) -> ListedFile:
-    """A file of a manifest without checksums, with this checksum. Raises CorruptStore if the text is not one."""
+    """A file from a manifest without checksums, with this checksum added. Raises CorruptStore if the text is not
+    one."""
     summed = replace(file, sha256=sha256)
     try:
         check_files((summed,), _SAFE_NAME)
@@ -134,7 +137,7 @@ def with_sum(file: ListedFile, sha256: str) -> ListedFile:
 
 
 def sha256_of(path: Path) -> str:
-    """The checksum of a file, in hex. Blocks. Raises OSError."""
+    """The SHA-256 of a file, in hex. Blocks. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -142,11 +145,11 @@ def sha256_of(path: Path) -> str:
 def read_position(path: Path) -> LedgerPosition:
     """The position of a store that is not open. Blocks.
 
-    Raises StoreFailed if it cannot be opened, and CorruptStore also if a replica could not be opened on it, because the
-    counts of its windows and its entry differ.
+    Raises StoreFailed if it cannot be opened. Raises CorruptStore if it is corrupt, and also if the counts of its
+    windows differ from its entry, because then no replica could be opened on it.
     """
     with translate_errors(path):
-        # Compactions would change the files: a store with a manifest is only opened for reading.
+        # Opened only for reading: compactions would change the files, which a manifest lists.
         database: Any = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
         try:
             raw = database.get(POSITION)

@@ -1,14 +1,14 @@
 """Fetches a checkpoint from a peer and replaces a replica with it.
 
-Next to the replica's folder `003` there may be, also after a crash:
+The replica is in a folder such as `003`. During a replacement, and after a crash, there may be next to it:
 
-003.partial/manifest.json   of the checkpoint being fetched
-003.partial/parts/          fetched parts, each file under its checksum; the next attempt resumes them
-003.partial/files/          links to the complete files, under the names of the manifest
-003.ready/                  complete, verified and durable: from this rename on, this is the replica
-003.old/                    the replica it replaces, about to be deleted
+003.partial/manifest.json   the manifest of the checkpoint that is being fetched
+003.partial/parts/          fetched parts, each file named by its checksum; the next attempt resumes them
+003.partial/files/          links to the complete files, under the names in the manifest
+003.ready/                  the complete, verified and durable replica: once it has this name, it is the replica
+003.old/                    the replaced replica, which will be deleted
 
-Everything here blocks: run it in a thread. OSErrors come out as DiskFull or StoreFailed.
+Everything here blocks, so run it in a thread. OSErrors are raised as DiskFull or StoreFailed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ_BYTES = 1 << 20
 
 
 class PartialFile:
-    """A file being fetched. `size`: the bytes that have arrived."""
+    """A file that is being fetched. `size`: the number of bytes that have arrived."""
 
     def __init__(self, path: Path, expected: ListedFile, link: Path | None = None) -> None:
         """`link`: a second name for the complete file."""
@@ -56,7 +56,7 @@ class PartialFile:
         self.size += len(part)
 
     def finish(self) -> bool:
-        """Make the file durable if it is the expected one; else remove it and return False."""
+        """Make the file durable if it is the expected one. Otherwise remove it and return False."""
         with translate_errors(self.path), self._file:
             if self.size == self.expected.size and self._sha256.hexdigest() == self.expected.sha256:
                 self._file.flush()
@@ -68,13 +68,13 @@ class PartialFile:
             return False
 
     def close(self) -> None:
-        """Keep the fetched bytes for the next attempt."""
+        """Close the file. The fetched bytes remain for the next attempt."""
         with translate_errors(self.path):
             self._file.close()
 
 
 class PartialReplica:
-    """The files fetched for the replica in the folder `into`, which must not be open."""
+    """The files fetched for the replica in the folder `into`. The replica must not be open."""
 
     def __init__(self, into: Path, failpoint: Failpoint = no_failpoint) -> None:
         self.into, self._failpoint = into, failpoint
@@ -85,7 +85,7 @@ class PartialReplica:
         self._local_files: defaultdict[int, list[Path]] | None = None  # delay files of the current replica, by size
 
     def manifest(self) -> CheckpointManifest | None:
-        """The manifest of an earlier attempt, if readable."""
+        """The manifest of an earlier attempt; None if it is missing or cannot be read."""
         try:
             with translate_errors(self.folder):
                 return CheckpointManifest.decode(self._manifest.read_bytes()) if self._manifest.exists() else None
@@ -93,7 +93,7 @@ class PartialReplica:
             return None
 
     def begin(self, manifest: CheckpointManifest) -> None:
-        """Prepare for this manifest. Parts fetched for another one are reused for files that both have."""
+        """Prepare for this manifest. Parts fetched for another manifest are reused if both have the file."""
         with translate_errors(self.folder):
             _remove(self._files)
             for folder in (self._files, self._parts):
@@ -103,7 +103,7 @@ class PartialReplica:
         self._failpoint("begun")
 
     def missing_bytes(self, manifest: CheckpointManifest) -> int:
-        """How many bytes must be fetched. A delay file with the size of a local one counts as present."""
+        """How many bytes must be fetched. A delay file counts as present if a local one has the same size."""
         previous = self.manifest()
         with translate_errors(self.folder):
             there = 0
@@ -113,7 +113,7 @@ class PartialReplica:
         return max(manifest.total_bytes - taken - there, 0)
 
     def link(self, file: ListedFile) -> bool:
-        """Link a delay file that the current replica has, too, under any name, instead of fetching it."""
+        """Link a delay file instead of fetching it, if the current replica has a file with the same content."""
         path = self._files / file.name
         with translate_errors(path):
             for local_file in self._alike(file):
@@ -123,7 +123,7 @@ class PartialReplica:
         return False
 
     def _alike(self, file: ListedFile) -> list[Path]:
-        """The delay files of the current replica with the same size, which may be this file."""
+        """The current replica's delay files with the same size, among which this file may be."""
         if not file.name.startswith(f"{FOLDER}/"):
             return []
         if self._local_files is None:
@@ -136,10 +136,10 @@ class PartialReplica:
         return PartialFile(self._parts / file.sha256, file, self._files / file.name)
 
     def complete(self, manifest: CheckpointManifest) -> None:
-        """Replace the replica; every file of the manifest must be there and durable.
+        """Replace the replica. Every file in the manifest must be on this disk and durable.
 
-        Raises CorruptStore, with the old replica untouched, if the state differs from the manifest, or no replica could
-        be opened on it.
+        Raises CorruptStore if the store's state differs from the manifest, or if no replica could be opened on it. The
+        old replica is then unchanged.
         """
         try:
             position = read_position(self._files)
@@ -187,7 +187,7 @@ def finish_replacement(into: Path, failpoint: Failpoint = no_failpoint) -> None:
 
 
 def finish_replacements(shards: Path) -> None:
-    """Settle every replica of a data folder. `shards`: the folder of their folders."""
+    """Finish the interrupted replacements in a data folder. `shards`: the folder that contains the replicas."""
     with translate_errors(shards):
         replicas = {path.stem for path in shards.glob("*.*") if path.suffix in (".ready", ".old")}
     for name in sorted(replicas):

@@ -1,7 +1,7 @@
 """Metadata of delay files, importable without pyarrow.
 
 pyarrow takes 100 ms to load, and a process without delay files does not need it. So the modules that read and write
-files are imported only when a file is opened.
+delay files are imported only when a file is opened.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class BadPage(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The metadata in a delay file. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
+    """The metadata of a delay file. `window`: its start, ms. Keys in hex. `content`: the BLAKE2b checksum of keys and
+    rows.
 
-    `offset`: of the command that imported it (storage/delay_files/imported_file.py), and then `content` is the SHA-256
-    of the file; None for a sealed one.
+    In an imported file, `offset` is the offset of the command that imported it (storage/delay_files/imported_file.py),
+    and `content` is the SHA-256 of the file. In a sealed file, `offset` is None.
     """
 
     shard: int

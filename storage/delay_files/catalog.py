@@ -1,10 +1,10 @@
-"""The sealed windows of a shard: their delay files, and which of their messages are pending.
+"""The sealed windows of a shard: their delay files, and which of the messages in them are pending.
 
-A sealed message has no row in RocksDB: it is pending unless its key is among the `dropped` ones (cancelled, moved or
-dead since), until its window is loaded. Messages scheduled into the window after the seal are ordinary rows. The table
-of files is in the store itself, so that it changes in one batch with the affected rows. A key is dropped only if it is
-in a file, so the number of dropped keys shows when a window is empty (except while a window is being loaded: then rows
-are in both places).
+A sealed message has no row in RocksDB. Until its window is loaded, it is pending unless its key is among the `dropped`
+keys (cancelled, moved or dead-lettered since). Messages scheduled into the window after the seal are ordinary rows. The
+catalog is in the store itself, so that it changes in one batch with the affected rows. A key is dropped only if it is
+in a file, so the number of dropped keys shows when a window is empty. While a window is being loaded, this does not
+hold: then its rows are both in RocksDB and in files.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _IMPORTED_NAME = re.compile(r"a(\d+)\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """A delay file in the table. `number` distinguishes the sealed files of a window; it may be reused after a file is
-    gone. An imported file has the offset of its command, and the number 0."""
+    """A delay file in the catalog. `number` distinguishes the sealed files of a window, and may be reused after a file
+    was removed. An imported file has the offset of its command, and the number 0."""
 
     about: About
     number: int = 0
@@ -65,7 +65,8 @@ class CatalogFile:
         return f"{FOLDER}/{window}/a{offset:012d}.parquet"
 
     def open(self, folder: Path, ids: IdCodec | None) -> DelayFile | ImportedFile:
-        """Open it for reading, in the shard's folder. Blocks. Raises DamagedFile, also for another file with its name.
+        """Open the file, in the shard's folder, for reading. Blocks. Raises DamagedFile, also if another file has its
+        name.
 
         `ids`: issues the ids of imported messages.
         """
@@ -88,7 +89,7 @@ def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | Impo
 
 
 class DelayFileCatalog:
-    """The table of one shard in the store, with a reader of its files."""
+    """The catalog of one shard's delay files in the store, with a reader for these files."""
 
     def __init__(
         self,
@@ -100,33 +101,34 @@ class DelayFileCatalog:
         may_be_imported: Callable[[int], bool] = lambda offset: False,
         rowless: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """`dropped`: the number of dropped keys per window; `rowless`: of those cancelled without their rows.
+        """`dropped`: the number of dropped keys per window; `rowless`: how many of them were cancelled without their
+        rows.
 
-        `loading`: windows whose rows may be in RocksDB, too.
+        `loading`: windows whose rows may also be in RocksDB.
 
-        `may_be_imported` tells, by the offset of an import command, whether to keep its file even if it is not in the
-        table.
+        `may_be_imported`: whether to keep the file of an import command, given by its offset, even if it is not in the
+        catalog.
         """
         self.folder, self.loading, self.reader = folder, set(loading), DelayFileReader(folder, ids)
         self.version = 0
-        """Changes with the table: a key that was in no file may be in one now, and files may be gone."""
+        """Changes with the catalog: a key that was in no file may be in one now, and files may have been removed."""
         self._windows: dict[int, list[CatalogFile]] = {}
         self._starts: list[int] = []
         self._rows: Counter[int] = Counter()
         self._drops, self._rowless = Counter(dict(dropped)), +Counter(dict(rowless))
         self.first: int | None = None
-        """The start of the earliest sealed window; read in every cycle."""
+        """The start of the earliest sealed window. An attribute, because every cycle reads it."""
         for key, raw in rows:
             self.add(CatalogFile(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
         self._tidy(may_be_imported)
 
     def _tidy(self, may_be_imported: Callable[[int], bool]) -> None:
-        """Remove files that a crash left: those not yet, or no longer, in the table."""
+        """Remove files that a crash left: those that are not in the catalog yet, or no longer."""
         names = set(self.names())
         with translate_errors(self.folder):
             for path in sorted((self.folder / FOLDER).glob("**/*"), reverse=True):
                 if path.is_dir():
-                    with suppress(OSError):  # it is not empty
+                    with suppress(OSError):  # the folder is not empty
                         path.rmdir()
                 elif str(path.relative_to(self.folder)) not in names:
                     match = _IMPORTED_NAME.fullmatch(path.name)
@@ -139,18 +141,18 @@ class DelayFileCatalog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def windows(self) -> Sequence[int]:
-        """The starts (ms) of windows with files, earliest first."""
+        """The starts (ms) of windows with files, the earliest first."""
         return self._starts
 
     def of(self, window: int) -> list[CatalogFile]:
         return self._windows.get(window, [])
 
     def all(self) -> list[CatalogFile]:
-        # Called in threads, too, while a cycle may add an imported file.
+        # Copied, because this also runs in threads, while a cycle may add an imported file.
         return [file for files in list(self._windows.values()) for file in list(files)]
 
     def file_counts(self, least: int) -> dict[int, int]:
-        """How many files each window with at least `least` files has."""
+        """For each window with at least `least` files, the number of its files."""
         return {window: len(files) for window, files in self._windows.items() if len(files) >= least}
 
     def names(self) -> list[str]:
@@ -158,11 +160,11 @@ class DelayFileCatalog:
         return [file.name for file in self.all()]
 
     def next_number(self, window: int) -> int:
-        """The number for the next file of a window."""
+        """The number for the next file in a window."""
         return max((file.number for file in self.of(window)), default=0) + 1
 
     def next_after(self, key: bytes) -> int | None:
-        """The first sealed window with keys above this one."""
+        """The first sealed window that may have keys above this one."""
         at = bisect_left(self._starts, window_of(due_of(key)))
         if at < len(self._starts) and last_key_at(self._starts[at] + WINDOW_MS - 1) <= key:
             at += 1
@@ -173,11 +175,11 @@ class DelayFileCatalog:
         return window_of(due_of(key)) in self._windows
 
     def files_of(self, key: bytes) -> list[CatalogFile]:
-        """The files that may hold a message."""
+        """The files that may contain a message."""
         return [file for file in self.of(window_of(due_of(key))) if file.about.offset in (None, offset_of(key))]
 
     def by_file(self, keys: Iterable[bytes]) -> list[tuple[CatalogFile, list[bytes]]]:
-        """The files that may hold messages, and which of them."""
+        """The files that may contain these messages, each with the messages that it may contain."""
         keys_by_file: defaultdict[CatalogFile, list[bytes]] = defaultdict(list)
         for key in keys:
             for file in self.files_of(key):
@@ -196,46 +198,47 @@ class DelayFileCatalog:
         return self._rows.get(window, 0)
 
     def drop_count(self, window: int) -> int:
-        """The number of them that are no longer pending."""
+        """The number of messages in a window's files that are no longer pending."""
         return self._drops.get(window, 0)
 
     def drop_counts(self) -> Mapping[int, int]:
-        """`drop_count` of each window in which it is not 0."""
+        """`drop_count` of each window whose count is not 0."""
         return self._drops
 
     def pending(self, window: int) -> int:
         return self._rows.get(window, 0) - self._drops.get(window, 0)
 
     def rowless(self, window: int) -> int:
-        """How many messages of a window's files were cancelled, and have endings without a row."""
+        """How many messages in a window's files were cancelled and have endings without rows."""
         return self._rowless.get(window, 0)
 
     def unread(self) -> int:
-        """`rowless` of all windows."""
+        """The sum of `rowless` over all windows."""
         return self._rowless.total()
 
     def rowless_counts(self) -> Counter[int]:
-        """`rowless` of each window in which it is not 0."""
+        """`rowless` of each window whose count is not 0."""
         return self._rowless
 
     # --- changes, each together with a batch of the store ---------------------------------------------------------
 
     def drop(self, keys: Iterable[bytes], rowless: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
-        """Mark messages in files as no longer pending; returns the store's rows that count them. `rowless`: those of
-        the keys that are cancelled without their rows."""
+        """Mark messages in files as no longer pending. Returns the store's rows with the new counts. `rowless`: those
+        of the keys that are cancelled without their rows."""
         return [
             *_count(keys, self._drops.update, self._drops, DROPS),
             *_count(rowless, self._rowless.update, self._rowless, ROWLESS_COUNT),
         ]
 
     def complete(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-        """Endings got their rows; returns the store's rows that count the endings without one."""
+        """Record that endings now have their rows. Returns the store's rows with the new counts of endings without
+        rows."""
         counts = _count(keys, self._rowless.subtract, self._rowless, ROWLESS_COUNT)
         self._rowless = +self._rowless
         return counts
 
     def add(self, file: CatalogFile, dropped: int = 0) -> None:
-        """`dropped`: how many of its messages are no longer pending."""
+        """Add a file. `dropped`: how many of its messages are no longer pending."""
         window = file.about.window
         if window not in self._windows:
             self._windows[window] = []
@@ -247,7 +250,7 @@ class DelayFileCatalog:
         self._on_change()
 
     def forget(self, window: int) -> list[Path]:
-        """Remove a window from the table; returns the paths of its files."""
+        """Remove a window from the catalog. Returns the paths of its files."""
         self.loading.discard(window)
         files = self._windows.pop(window, [])
         if files:
@@ -259,7 +262,7 @@ class DelayFileCatalog:
         return [self.folder / file.name for file in files]
 
     def replace(self, files: Sequence[CatalogFile], new_file: CatalogFile) -> list[Path]:
-        """Replace files of a window by one with the same messages; returns the paths of the old files."""
+        """Replace files in a window by one with the same messages. Returns the paths of the old files."""
         old_files = set(files)
         of_window = self._windows[new_file.about.window]
         self._windows[new_file.about.window] = [file for file in of_window if file not in old_files] + [new_file]
@@ -275,16 +278,16 @@ class DelayFileCatalog:
 def _count(
     keys: Iterable[bytes], change: Callable[[Counter[int]], None], counts: Counter[int], prefix: bytes
 ) -> list[tuple[bytes, bytes]]:
-    """Change the counts of the keys' windows; returns the store's rows with the new counts."""
+    """Change the counts of the keys' windows. Returns the store's rows with the new counts."""
     windows = Counter(window_of(due_of(key)) for key in keys)
     change(windows)
     return [(prefix + U64.pack(window), U64.pack(counts[window])) for window in windows]
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Remove files that left the table, and the folders of their windows. Blocks."""
+    """Remove files that are no longer in the catalog, and the empty folders of their windows. Blocks."""
     for path in files:
         with translate_errors(path):
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # another file of the window is there
+            with suppress(OSError):  # the window has another file
                 path.parent.rmdir()

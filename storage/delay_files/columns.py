@@ -1,7 +1,7 @@
-"""The columns of delay files from other writers, and duemq's own form of them (docs/guides/delay-files.md).
+"""The columns of delay files from other writers, and the form in which duemq stores them (docs/guides/delay-files.md).
 
 Spark, pandas, polars and DuckDB write the same column in slightly different types: large, view and dictionary-encoded
-ones, maps or lists of structs, nullable or not. Here they are converted to the types of `SCHEMA`.
+types, maps or lists of structs, nullable or not. Here they are converted to the types of `SCHEMA`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SCHEMA = pa.schema([
 REQUIRED = ("due_ms", "topic", "payload")
 _NEVER_NULL = ("due_ms", "topic")
 OWN = ("name",)
-"""Prefix of the writer's private columns, which duemq ignores. In a file that is to be linked, they follow the
-others."""
+"""The start of the writer's private columns, which duemq ignores. They must follow the other columns in a file
+that is linked instead of copied."""
 
 
 def _is_text(of: pa.DataType) -> bool:
@@ -89,7 +89,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in the types of `SCHEMA`, wherever nulls are. For a batch whose schema was checked."""
+    """The same rows in the types of `SCHEMA`, whichever values are null. The batch's schema must have been checked."""
     columns = []
     for field in SCHEMA:
         at = batch.schema.get_field_index(field.name)
@@ -114,7 +114,7 @@ def _headers(column: pa.Array) -> pa.Array:
 
 
 def _list_of(column: pa.Array, values: pa.Array) -> pa.Array:
-    """Lists with the lengths of `column`, null counting as empty."""
+    """Lists with the lengths of those in `column`. A null becomes an empty list."""
     ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(np.concatenate((np.zeros(1, np.int32), ends))), values)
 
@@ -130,7 +130,7 @@ def has_form(schema: pa.Schema) -> bool:
 
 
 def is_normal(file: pq.ParquetFile) -> bool:
-    """Whether a reader of imported files can read this one unchanged."""
+    """Whether a reader of imported files can read this file unchanged."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     return has_form(file.schema_arrow) and all(
         group.num_rows <= ROWS_PER_GROUP

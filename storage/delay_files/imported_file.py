@@ -1,7 +1,7 @@
-"""Reads imported delay files: written elsewhere, validated and imported (storage/imports/import_file.py).
+"""Reads imported delay files: other programs wrote them, and they were validated (storage/imports/import_file.py).
 
-The file is imported by the command at `About.offset` of its shard. Row number i, counted from 0, is the message with
-the key `due_ms | offset | i`, and its id has the same parts. Store rows are built on reading.
+The file was imported by the command at `About.offset` of its shard. Row number i, counted from 0, is the message with
+the key `due_ms | offset | i`, and the message's id has the same parts. Store rows are built when the file is read.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
 from duemq.storage.delay_files.sealed_file import DelayFile
 
 MAX_TOPICS: Final = 1_000
-"""The messages of a file with more topics are not counted by topic."""
+"""In a file with more topics than this, messages are not counted by topic."""
 
-_PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf
+_PAYLOAD = SCHEMA.get_field_index("payload")  # also its index among leaves, as each column before it has only one
 _HEAD = [name for name in SCHEMA.names if name != "payload"]
 
 
 def dues(path: Path) -> Iterator[npt.NDArray[np.int64]]:
-    """The due times (ms) of an imported file, in order, some thousands at a time. Raises DamagedFile."""
+    """The due times (ms) in an imported file, in order, some thousands at a time. Raises DamagedFile."""
     with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for batch in file.iter_batches(1 << 16, columns=["due_ms"]):
             yield batch["due_ms"].to_numpy()
 
 
 def ids_of(path: Path, about: About, ids: IdCodec, offset: int, rows: range) -> bytes | None:
-    """The ids of rows of the file that the command at `offset` imported, one after the other; None unless all are in
-    this file: that one, or one it was joined into. Raises DamagedFile."""
+    """The ids, one after another, for `rows` of the file that the command at `offset` imported. None unless this file,
+    either that one or one that it was joined into, has all of these rows. Raises DamagedFile."""
     due_times = DelayFile(path).dues_of(offset, rows) if about.offset is None else _dues_of(path, rows)
     return b"".join(ids.issue_many(about.shard, due_times, offset, rows.start)) if len(due_times) == len(rows) else None
 
@@ -64,7 +64,7 @@ def _dues_of(path: Path, rows: range) -> npt.NDArray[np.int64]:
 
 
 def checksum_of(path: Path, offset: int) -> int:
-    """`model.key.checksum` of the keys of all rows of an imported file. Raises DamagedFile."""
+    """`model.key.checksum` of the keys of all rows in an imported file. Raises DamagedFile."""
     total = row = 0
     for some in dues(path):
         total += checksum_of_rows(some, offset, row)
@@ -73,7 +73,7 @@ def checksum_of(path: Path, offset: int) -> int:
 
 
 def topics_of(path: Path) -> dict[str, int] | None:
-    """How many messages of an imported file each topic has; None for more than `MAX_TOPICS`. Raises DamagedFile."""
+    """How many messages in an imported file each topic has; None for more than `MAX_TOPICS`. Raises DamagedFile."""
     topics = Counter[str]()
     with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for batch in file.iter_batches(1 << 16, columns=["topic"]):
@@ -90,14 +90,14 @@ def topics_of(path: Path) -> dict[str, int] | None:
 def _sound(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer can raise any of them
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # a damaged footer can raise any of these
         raise DamagedFile(f"delay file {path} is missing or damaged: {error}", str(path)) from error
 
 
 class ImportedFile:
-    """A file opened for reading, like a `DelayFile`. All methods raise DamagedFile; they block.
+    """An imported file opened for reading, like a `DelayFile`. All methods block, and raise DamagedFile.
 
-    `about`: its entry in the shard's table. `ids`: issues the ids of its messages.
+    `about`: the file's metadata in the shard's catalog. `ids`: issues the ids of the file's messages.
     """
 
     def __init__(self, path: Path, about: About, ids: IdCodec) -> None:
@@ -113,9 +113,10 @@ class ImportedFile:
             self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]:
-        """The rows of those keys that are in the file. A key contains the row number, so each row group is read once.
+        """The rows of those keys that are in the file. A key contains the row number, so each row group is read only
+        once.
 
-        Without `payload` they end before it, and take a third of the time.
+        Without `payload` the rows end before the payload, which makes reading three times as fast.
         """
         keys_by_group: dict[int, dict[int, bytes]] = {}
         for key in keys:
@@ -127,7 +128,7 @@ class ImportedFile:
         return rows
 
     def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]:
-        """The keys among these that are in the file."""
+        """Those of the keys that are in the file."""
         keys_by_group: dict[int, list[bytes]] = {}
         for key in keys:
             for group in self.groups(key):
@@ -141,7 +142,7 @@ class ImportedFile:
         return frozenset(present_keys)
 
     def _some_rows(self, group: int, keys_by_row: dict[int, bytes], payload: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and rows at these places of a row group, if their due times match their keys."""
+        """Keys and rows at these positions in a row group, if their due times match their keys."""
         table, first, about = self._read(group, payload=payload), self._starts[group], self.about
         with _sound(self.path):
             table = table.take(pa.array(keys_by_row))
@@ -156,7 +157,7 @@ class ImportedFile:
                 yield key, row
 
     def groups(self, key: bytes) -> range:
-        """The row group that holds a key, if it is in the file."""
+        """The row group that contains a key, if the key is in the file."""
         _, offset, row = read_key(key)
         if offset != self._offset or row >= self.about.rows:
             return range(0)
@@ -164,7 +165,7 @@ class ImportedFile:
         return range(group, group + 1)
 
     def group_bytes(self, group: int, *, payload: bool = True) -> int:
-        """How much there is to read of a row group for its rows, in bytes."""
+        """How many bytes of a row group must be read for its rows."""
         row_group = self._metadata.row_group(group)
         size: int = row_group.total_byte_size
         return size if payload else size - row_group.column(_PAYLOAD).total_uncompressed_size
@@ -175,11 +176,11 @@ class ImportedFile:
         return size
 
     def key_index(self) -> ImportedKeys:
-        """The index of the file's keys, usable after it is closed."""
+        """The index of the file's keys, which can still be used after the file is closed."""
         return ImportedKeys(self.path, self._offset, self._starts, key_columns_of(self._metadata, [0]))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
-        """All above a key, a row group at a time."""
+        """All messages above a key, one row group at a time."""
         for group in range(self._group_after(after) if after else 0, len(self._starts) - 1):
             table, first = self._read(group), self._starts[group]
             with _sound(self.path):
@@ -192,7 +193,7 @@ class ImportedFile:
                 yield keys[skip:], rows
 
     def whole(self) -> Iterator[Part]:
-        """All of it, after a check that the file is the imported one."""
+        """All messages, after a check that this is the file that was imported."""
         with _sound(self.path), self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != self.about.content:
@@ -229,7 +230,7 @@ class ImportedFile:
 
 
 def _rows(table: pa.Table, due_times: npt.NDArray[np.int64], ids: list[bytes]) -> list[bytes]:
-    """The store's rows of messages that are due at `due_times` (ms)."""
+    """The store's rows for messages that are due at `due_times` (ms)."""
     topics = [topic.encode() for topic in table["topic"].to_pylist()]
     keys, payloads = table["key"].to_pylist(), table["payload"].to_pylist()
     rows = [
@@ -244,7 +245,7 @@ def _rows(table: pa.Table, due_times: npt.NDArray[np.int64], ids: list[bytes]) -
 
 
 def _rich(table: pa.Table, due_times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which messages have more than a topic, a key and a payload, or a null payload."""
+    """Which messages have more than a topic, a key and a payload, or have a null payload or an unusual due time."""
     rich: npt.NDArray[np.bool_] = (due_times < PLAIN_DUES.start) | (due_times >= PLAIN_DUES.stop)
     rich |= table["expires_ms"].is_valid().to_numpy() | table["payload"].is_null().to_numpy()
     for name in ("headers", "labels"):
@@ -253,7 +254,7 @@ def _rich(table: pa.Table, due_times: npt.NDArray[np.int64]) -> npt.NDArray[np.b
 
 
 def _rich_rows(table: pa.Table, ids: list[bytes]) -> Iterator[bytes]:
-    """The store's rows of any messages."""
+    """The store's rows for messages of any form."""
     each = pc.list_flatten(table["headers"])
     pairs = zip(*(pc.struct_field(each, name).to_pylist() for name in ("name", "value")), strict=True)
     headers = _as_lists(table["headers"], list(pairs))
@@ -267,6 +268,6 @@ def _rich_rows(table: pa.Table, ids: list[bytes]) -> Iterator[bytes]:
 
 
 def _as_lists(column: pa.ChunkedArray, values: list[Any]) -> Iterator[list[Any]]:
-    """The values of each row of a list column, given those of all rows."""
+    """The values in each row of a list column, given the values in all rows."""
     ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()).tolist()
     return (values[start:end] for start, end in pairwise([0, *ends]))

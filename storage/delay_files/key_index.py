@@ -1,4 +1,4 @@
-"""The keys of a delay file without its rows: a few dozen bytes of memory per row group, and no open file."""
+"""The keys of a delay file without its rows: needs a few dozen bytes of memory per row group, and no open file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duemq.model.messages.key import read_key
 from duemq.storage.delay_files.about import BadPage
 from duemq.storage.delay_files.column_chunks import ColumnChunk, chunks_of
 
-_BYTES = 200  # fixed size of an index, about
+_BYTES = 200  # the fixed size of an index, approximately
 _LAST_OFFSET = (1 << 64) - 1
 
 Places = Sequence[tuple[int, int]]
@@ -27,7 +27,7 @@ Places = Sequence[tuple[int, int]]
 
 
 class _PlaceArray:
-    """Due times and offsets in 16 bytes each."""
+    """Due times and offsets, in 16 bytes per pair."""
 
     def __init__(self, places: Places) -> None:
         self._dues = array("q", [due for due, _ in places])
@@ -38,10 +38,10 @@ class _PlaceArray:
 
 
 class KeyColumns:
-    """Columns of integers in row groups of a file. A group's columns are adjacent."""
+    """Columns of integers in row groups of a file. The columns of a group are adjacent in the file."""
 
     def __init__(self, metadata: pq.FileMetaData, columns: Sequence[int], numbers: Iterable[int]) -> None:
-        """Of the row groups with these numbers. Raises BadPage if their form is not supported here."""
+        """`numbers`: those of the row groups. Raises BadPage if the form of the columns is not supported."""
         groups = chunks_of(metadata, columns, numbers)
         forms = {tuple((chunk.codec, chunk.format) for chunk in chunks) for chunks in groups}
         if len(forms) != 1 or any(
@@ -54,7 +54,7 @@ class KeyColumns:
         (self._forms,) = forms
 
     def read(self, file: int, group: int) -> list[memoryview]:
-        """The columns of a row group, counted from 0; `file`: its descriptor. Raises BadPage, OSError."""
+        """The columns of a row group, counted from 0. `file`: the file's descriptor. Raises BadPage, OSError."""
         count = len(self._forms)
         sizes = self._sizes[group * count : (group + 1) * count]
         raw = os.pread(file, sum(sizes), self._starts[group])
@@ -68,7 +68,7 @@ class KeyColumns:
 
 
 def key_columns_of(metadata: pq.FileMetaData, columns: Sequence[int]) -> KeyColumns | None:
-    """Columns in all row groups; None if their form is not supported here."""
+    """The columns in all row groups; None if their form is not supported."""
     try:
         return KeyColumns(metadata, columns, range(metadata.num_row_groups))
     except BadPage:
@@ -76,35 +76,35 @@ def key_columns_of(metadata: pq.FileMetaData, columns: Sequence[int]) -> KeyColu
 
 
 def read_group(path: Path, metadata: pq.FileMetaData, columns: Sequence[int], group: int) -> list[memoryview]:
-    """The columns of one row group. Raises BadPage if only Arrow can read them, OSError."""
+    """The columns of one row group. Raises BadPage if only Arrow can read them, and OSError."""
     key_columns = KeyColumns(metadata, columns, [group])
     with _open(path) as file:
         return key_columns.read(file, 0)
 
 
 class FileKeys(ABC):
-    """The keys of a delay file, by its row groups."""
+    """The keys of a delay file, by row group."""
 
     def __init__(self, path: Path, columns: KeyColumns | None) -> None:
-        """`columns`: None if their form is not supported here."""
+        """`columns`: None if their form is not supported."""
         self.path, self._columns = path, columns
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Approximate bytes."""
+        """The approximate size in memory, in bytes."""
 
     @abstractmethod
     def groups(self, key: bytes) -> range:
-        """The row groups that may hold a key."""
+        """The row groups that may contain a key."""
 
     @abstractmethod
     def _is_present(self, columns: Sequence[memoryview], group: int, key: bytes) -> bool:
-        """Whether a key is in the columns of a row group that may hold it."""
+        """Whether a key is in a row group that may contain it. `columns`: those of the row group."""
 
     def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
-        """The given keys that are in the file, by the row groups that may hold them. Raises DamagedFile, and BadPage if
-        only Arrow can read it."""
+        """Those of the keys that are in the file. `keys_by_group`: the keys, by the row groups that may contain them.
+        Raises DamagedFile, and BadPage if only Arrow can read the file."""
         if self._columns is None:
             raise BadPage("columns of another form")
         present_keys: set[bytes] = set()
@@ -119,8 +119,8 @@ class SealedKeys(FileKeys):
     """The keys of a sealed file."""
 
     def __init__(self, path: Path, firsts: Places, lasts: Places, columns: KeyColumns | None) -> None:
-        """For each row group: a lower and an upper bound of its keys, and the columns of due times, offsets and
-        rows."""
+        """`firsts`, `lasts`: for each row group, a lower and an upper bound of its keys. `columns`: those of due times,
+        offsets and row numbers."""
         super().__init__(path, columns)
         self._count, self._firsts, self._lasts = len(firsts), _PlaceArray(firsts), _PlaceArray(lasts)
 
@@ -138,7 +138,7 @@ class SealedKeys(FileKeys):
 
 
 def place_of(columns: Sequence[Any], key: bytes) -> int | None:
-    """The position of a key in lexicographically sorted columns; None if it is missing."""
+    """The position of a key in lexicographically sorted columns; None if the key is missing."""
     start, end = 0, len(columns[0])
     for column, value in zip(columns, read_key(key), strict=True):
         start = bisect_left(column, value, start, end)
@@ -159,11 +159,11 @@ def _open(path: Path) -> Iterator[int]:
 
 
 class ImportedKeys(FileKeys):
-    """The keys of an imported file: a key contains its row number, so only its due time is compared."""
+    """The keys of an imported file. A key contains its row number, so only its due time must be compared."""
 
     def __init__(self, path: Path, offset: int, starts: Sequence[int], columns: KeyColumns | None) -> None:
-        """`starts`: the number of each row group's first row, then the number of rows. `columns`: the due times in each
-        row group."""
+        """`starts`: the number of each row group's first row, then the number of all rows. `columns`: the due times in
+        each row group."""
         super().__init__(path, columns)
         self._offset, self._starts = offset, array("q", starts)
 

@@ -1,4 +1,4 @@
-"""Reads delay files while the shard runs: from its event loop, or better from threads."""
+"""Reads delay files while the shard runs: from its event loop or, preferably, from threads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from duemq.storage.delay_files.about import BadPage, Part
 
 _OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20
 _MAX_PARTS, _PART_BYTES = 64, 32 << 20
-_MAX_INDEXES, _INDEX_BYTES = 1 << 16, 16 << 20  # of 200 million messages in 3,000 windows
-_LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
-_LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
-_KEYS_BYTES = 128 << 10  # what the keys of one count, so that a cycle reads those of 256: about 10 ms
-_OPENING_BYTES = 256 << 10  # plus this for a file that is opened for them
+_MAX_INDEXES, _INDEX_BYTES = 1 << 16, 16 << 20  # enough for 200 million messages in 3,000 windows
+_LEAST_BYTES = 1 << 20  # reading a smaller row group takes as much time as reading one of this size,
+_LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of that time without payloads
+_KEYS_BYTES = 128 << 10  # the cost of reading a row group's keys: a cycle reads those of 256 groups, in about 10 ms
+_OPENING_BYTES = 256 << 10  # the additional cost of opening a file
 
 
 class KeyIndex(Protocol):
@@ -46,7 +46,7 @@ class OpenFile(Protocol):
 
 
 class CatalogEntry(Protocol):
-    """A file in the table; equal only to one with the same content."""
+    """A file in the catalog. Equal only to a file with the same content."""
 
     def __hash__(self) -> int: ...
     def open(self, folder: Path, ids: IdCodec | None) -> OpenFile: ...
@@ -61,7 +61,7 @@ V = TypeVar("V")
 
 
 class _Latest(Generic[V]):
-    """The most recently used values of some files, bounded by count and total bytes, but at least one."""
+    """The most recently used values for some files, bounded by count and total bytes, but at least one value."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -94,7 +94,7 @@ class _Latest(Generic[V]):
 
 
 class _CachedPart(NamedTuple):
-    """A part of a file, and the key above which it was read. Without keys: the file has none there."""
+    """A part of a file, and the key above which it was read. If there are no keys, the file has none above that key."""
 
     after: bytes
     keys: Sequence[bytes]
@@ -102,10 +102,11 @@ class _CachedPart(NamedTuple):
 
 
 class DelayFileReader:
-    """Keeps some of a shard's files open, and the last parts read. All methods block and may be called from any thread.
+    """Reads a shard's delay files. Keeps some of them open, and caches the last parts read.
 
-    They raise DamagedFile, also for a file that has left the table: check `DelayFileCatalog.version` then. Files
-    without readers are closed automatically.
+    All methods block and may be called from any thread. They raise DamagedFile, also for a file that is no longer in
+    the catalog: then check whether `DelayFileCatalog.version` has changed. Files that leave the cache are closed once
+    no reader uses them.
     """
 
     def __init__(self, folder: Path, ids: IdCodec | None = None) -> None:
@@ -120,8 +121,8 @@ class DelayFileReader:
     def rows(
         self, keys_by_file: Iterable[tuple[CatalogEntry, Sequence[bytes]]], *, payload: bool = True
     ) -> dict[bytes, bytes]:
-        """The given keys that are in their file, dropped or not, with their rows. Without `payload`, rows end before
-        it, which takes a third of the time."""
+        """Those of the keys that are in their file, dropped or not, with their rows. Without `payload` the rows end
+        before the payload, which makes reading three times as fast."""
         rows: dict[bytes, bytes] = {}
         for file, keys in keys_by_file:
             content, lock = self._open_file(file)
@@ -132,8 +133,8 @@ class DelayFileReader:
     def rows_in_order(
         self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int, *, payload: bool = True
     ) -> tuple[dict[bytes, bytes], int, int]:
-        """`rows` for the first of these keys, each with the files that may hold it: as many keys as need at most
-        `most` bytes of row groups, but at least one. Also returns the number of keys and bytes."""
+        """`rows` for the first of these keys, each given with the files that may contain it: for as many keys as need
+        at most `most` bytes of row groups, but at least one. Also returns the number of keys and bytes."""
         groups: set[tuple[CatalogEntry, int]] = set()
         by_file: dict[CatalogEntry, list[bytes]] = {}
         least = _LEAST_BYTES if payload else _LEAST_HEAD_BYTES
@@ -157,9 +158,10 @@ class DelayFileReader:
     def found_in_order(
         self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int
     ) -> tuple[set[bytes], int, int]:
-        """Which of the first of these keys, each with the files that may hold it, exist, dropped or not: as many keys
-        as cost at most `most` bytes, but at least one. Also returns the number of keys and their cost."""
-        # By identity, because hashing a file takes longer than the search in its index.
+        """Those of the first keys that exist, dropped or not. Each key is given with the files that may contain it.
+        Looks up as many keys as cost at most `most` bytes, but at least one. Also returns the number of keys and their
+        cost."""
+        # Files are identified by `id`, because hashing a file takes longer than searching its index.
         lookups: dict[int, tuple[CatalogEntry, KeyIndex, dict[int, list[bytes]]]] = {}
         count = size = 0
         for key, files in files_by_key:
@@ -191,12 +193,12 @@ class DelayFileReader:
         return present_keys, count, size
 
     def has_part(self, file: CatalogEntry, after: bytes) -> bool:
-        """Whether `part` is in memory."""
+        """Whether the result of `part` is in memory."""
         with self._lock:
             return self._cached_part(file, after) is not None
 
     def part(self, file: CatalogEntry, after: bytes, count: int) -> Part | None:
-        """Up to `count` messages of a file above a key, dropped or not; None at its end."""
+        """Up to `count` messages in a file above a key, dropped or not; None at the end of the file."""
         with self._lock:
             part = self._cached_part(file, after)
         if part is None:
@@ -242,7 +244,7 @@ class DelayFileReader:
             return open_file or new_file
 
     def forget(self, files: Iterable[CatalogEntry]) -> None:
-        """Drop files that leave the table."""
+        """Forget files that are removed from the catalog."""
         with self._lock:
             for file in files:
                 self.open_files.pop(file)

@@ -1,17 +1,18 @@
 """Delay files: pending messages of one shard and one 30-minute window as Parquet, sorted by key.
 
-    due_ms int64, offset int64, row int32     the key (model/messages/key.py); no key comes twice
-    topic string, key binary, payload binary  what any Parquet tool can read of the far future
+    due_ms int64, offset int64, row int32     the key (model/messages/key.py); each key is unique
+    topic string, key binary, payload binary  for any Parquet tool, to inspect messages that are due in the far future
     head binary                               the store's row up to its payload (model/messages/row.py)
 
 A null payload is empty in its column, because older versions join both columns; `head` marks it as null.
 
-zstd (lz4 for the key), a checksum per page, and small row groups with statistics, so that finding a row means reading
-one group: at most 1,024 rows, and 4 MiB unless one message is larger. Older files have 4,096 rows in a group, some of
-any size. The columns of the key have the form that `column_chunks.py` reads.
-The file's metadata has its format version, shard, window, rows, first and last key, and a checksum of the content.
+Columns are compressed with zstd (those of the key with lz4), and each page has a checksum. Row groups are small and
+have statistics, so that a row is found by reading one group. A group has at most 1,024 rows, and at most 4 MiB unless
+one message is larger. In older files a group has up to 4,096 rows, and in some of these its bytes are not limited. The
+columns of the key have the form that `column_chunks.py` reads. The file's metadata contains its format version, shard,
+window, number of rows, first and last key, and a checksum of the content.
 
-To raise `FORMAT` (about.py), keep the reader of the old one: a file lives as long as its farthest message.
+To raise `FORMAT` (about.py), keep the reader for the old format: a file lives until its last message is due.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _SCHEMA = pa.schema([
     pa.field("head", pa.binary(), nullable=False),
 ])  # fmt: skip
 _OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
-# A lookup reads only keys: lz4 takes a third of the time, for 5 bytes more per message.
+# A lookup reads only keys: with lz4 it takes a third of the time, at the cost of 5 more bytes per message.
 _COMPRESSION = {name: "lz4" if name in _OF_KEY else "zstd" for name in _SCHEMA.names}
 _LEVELS = {name: 1 for name, codec in _COMPRESSION.items() if codec == "zstd"}
 _KEY_COLUMNS = [_SCHEMA.get_field_index(name) for name in _OF_KEY]
@@ -63,7 +64,7 @@ _ABOUT = b"duemq"
 
 
 def parts_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:
-    """Keys and rows in parts, one per row group."""
+    """Keys and rows in parts, one part per row group."""
     keys: list[bytes] = []
     values: list[bytes] = []
     size = 0
@@ -79,11 +80,11 @@ def parts_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:
 
 
 def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
-    """Write a file, sync it, and give it its name last; each part (see `parts_of`) becomes a row group.
+    """Write a file, sync it, and rename it to `path` last. Each part (see `parts_of`) becomes a row group.
 
-    Blocks; meant for a child process. Memory holds one part at a time.
+    Blocks; meant for a child process. Only one part at a time is in memory.
 
-    Raises CorruptStore for keys that are out of order or of another window, DiskFull and StoreFailed.
+    Raises CorruptStore for keys that are out of order or in another window, DiskFull and StoreFailed.
     """
     digest, rows, first, last = blake2b(digest_size=16), 0, b"", b""
     temporary = path.with_suffix(".new")
@@ -135,10 +136,10 @@ def _table(keys: Sequence[bytes], rows: Sequence[bytes]) -> pa.Table:
 
 
 def _bounds(metadata: pq.FileMetaData) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Lower and upper bounds per row group, each a due time and an offset.
+    """Lower and upper bounds of each row group; each bound is a due time and an offset.
 
-    Statistics are per column: those of offsets are useful only if a whole group is due in the same ms. Then a lookup
-    among many messages of one ms need not read all of them.
+    Statistics are per column, so those of offsets are useful only if a whole group is due in the same ms. Then a lookup
+    among many messages due in one ms need not read all of them.
     """
     firsts: list[tuple[int, int]] = []
     lasts: list[tuple[int, int]] = []
@@ -149,12 +150,12 @@ def _bounds(metadata: pq.FileMetaData) -> tuple[list[tuple[int, int]], list[tupl
         same = start == end and offset is not None
         firsts.append((start, offset.min if same else 0))
         lasts.append((end, offset.max if same else _LAST_OFFSET))
-    # The file is sorted: a lower bound of one group is a lower bound of all later ones.
+    # The file is sorted, so a lower bound of one group is a lower bound of all later groups.
     return list(accumulate(firsts, max)), list(accumulate(reversed(lasts), min))[::-1]
 
 
 class DelayFile:
-    """A file opened for reading. All methods raise DamagedFile if it is missing or damaged; they block."""
+    """A delay file opened for reading. All methods block, and raise DamagedFile if the file is missing or damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -183,7 +184,7 @@ class DelayFile:
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]:
         """The rows of those keys that are in the file. Reads each candidate row group once.
 
-        Without `payload` they end before it, and take a third of the time.
+        Without `payload` the rows end before the payload, which makes reading three times as fast.
         """
         keys_by_group: dict[int, set[bytes]] = {}
         for key in keys:
@@ -199,7 +200,7 @@ class DelayFile:
         return rows
 
     def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]:
-        """The keys among these that are in the file."""
+        """Those of the keys that are in the file."""
         keys_by_group: dict[int, list[bytes]] = {}
         for key in sorted(keys):
             for group in self.groups(key):
@@ -221,12 +222,12 @@ class DelayFile:
                 return [table[name].to_numpy().data for name in _OF_KEY]
 
     def groups(self, key: bytes) -> range:
-        """The row groups that may hold a key."""
+        """The row groups that may contain a key."""
         place = due_of(key), offset_of(key)
         return range(bisect_left(self._lasts, place), bisect_right(self._firsts, place))
 
     def group_bytes(self, group: int, *, payload: bool = True) -> int:
-        """How much there is to read of a row group for its rows, in bytes."""
+        """How many bytes of a row group must be read for its rows."""
         row_group = self._metadata.row_group(group)
         size: int = row_group.total_byte_size
         return size if payload else size - row_group.column(_PAYLOAD).total_uncompressed_size
@@ -237,11 +238,11 @@ class DelayFile:
         return size
 
     def key_index(self) -> SealedKeys:
-        """The index of the file's keys, usable after it is closed."""
+        """The index of the file's keys, which can still be used after the file is closed."""
         return SealedKeys(self.path, self._firsts, self._lasts, key_columns_of(self._metadata, _KEY_COLUMNS))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
-        """All above a key, a row group at a time."""
+        """All messages above a key, one row group at a time."""
         first = bisect_left(self._lasts, (due_of(after), offset_of(after))) if after else 0
         for group in range(first, len(self._firsts)):
             keys, rows = self._keys(group), self._rows(group)
@@ -252,7 +253,7 @@ class DelayFile:
                 yield keys, rows
 
     def whole(self) -> Iterator[Part]:
-        """All of it; raises at the end if the content does not match its metadata."""
+        """All messages. Raises at the end if the content does not match the file's metadata."""
         digest, last = blake2b(digest_size=16), b""
         for keys, rows in self.parts():
             with self._sound():
@@ -266,7 +267,7 @@ class DelayFile:
             )
 
     def dues_of(self, offset: int, rows: range) -> npt.NDArray[np.int64]:
-        """The due times (ms) of those rows of the import command at `offset` that the file has, by row."""
+        """The due times (ms), by row, of those `rows` of the import command at `offset` that the file has."""
         parts = [np.empty(0, np.int64)]
         for group in range(len(self._firsts)):
             statistics = self._metadata.row_group(group).column(1).statistics
@@ -280,7 +281,7 @@ class DelayFile:
         self._file.close()
 
     def _key_array(self, group: int) -> npt.NDArray[np.void]:
-        """The keys of a row group as an array of `KEY_DTYPE`."""
+        """The keys in a row group as an array of `KEY_DTYPE`."""
         with self._sound():
             # Arrow's threads read one group faster, but make the slowest reads ten times slower.
             table = self._file.read_row_group(group, columns=_OF_KEY, use_threads=False)

@@ -1,8 +1,8 @@
-"""Imports delay files from other writers: validates every row, and keeps them in one form
+"""Imports delay files from other writers: validates every row, and stores the rows in one form
 (storage/delay_files/columns.py).
 
-Everything here blocks, for a second or two per million messages; run it in a separate process or thread. Memory holds
-some thousand rows at a time, whatever the size of the file's row groups.
+Everything here blocks, for a second or two per million messages, so run it in a separate process or thread. Some
+thousand rows are in memory at a time, whatever the size of the file's row groups.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from duemq.storage.imports.source import SourceFile, readable
 from duemq.storage.limits import ImportLimits
 
 FORMAT = 1
-_ABOUT = b"duemq-adopted"  # as in files of format 1
+_ABOUT = b"duemq-adopted"  # the name from format 1
 _BATCH_ROWS, _BATCH_BYTES = 4 * ROWS_PER_GROUP, 32 << 20
 _READ_BYTES = 1 << 20
 _PROBED_GROUPS, _PROBED_ROWS = 8, 64
@@ -44,10 +44,10 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
 
 @dataclass(frozen=True, slots=True)
 class ImportedFileInfo:
-    """The result of reading a file. `window`, `first_due`, `last_due` in ms; `size` (bytes) and `sha256` are the
-    source's.
+    """The result of reading a file. `window`, `first_due`, `last_due` in ms. `size` (bytes) and `sha256` are those of
+    the source.
 
-    `content`: SHA-256 of the resulting file, which readers check; empty if none was made.
+    `content`: the SHA-256 of the resulting file, which readers check; empty if no file was made.
     """
 
     window: int
@@ -59,7 +59,7 @@ class ImportedFileInfo:
     content: str = ""
 
     def about(self, shard: int, offset: int) -> About:
-        """Its entry in the table of a shard that imported it with the command at `offset`."""
+        """The file's metadata in the catalog of a shard that imported it with the command at `offset`."""
         first, last = make_key(self.first_due, offset, 0), make_key(self.last_due, offset, self.rows - 1)
         return About(shard, self.window, self.rows, first.hex(), last.hex(), self.content, offset=offset)
 
@@ -83,7 +83,7 @@ class FileSummary:
 
 
 def summary_of(path: Path) -> FileSummary:
-    """The fields from a file's first row and footer. The rows are not validated. Raises BadDelayFile."""
+    """The fields, from a file's first row and its footer. The rows are not validated. Raises BadDelayFile."""
     with SourceFile.open(path) as source, _reading(source):
         with pq.ParquetFile(source.path) as file:
             check_schema(file.schema_arrow)
@@ -103,7 +103,7 @@ def inspect(
     folders: Sequence[Path] | None = None,
     name: str | None = None,
 ) -> ImportedFileInfo:
-    """Validate a file of the window of its first row. Arguments and errors: see `import_file`."""
+    """Validate a file for the window of its first row. Arguments and errors: see `import_file`."""
     with SourceFile.open(path, folders, name) as source, _reading(source):
         before = source.state()
         sha256 = source.sha256(alive)
@@ -127,13 +127,14 @@ def import_file(
     alive: Callable[[], None] = _still,
     failpoint: Failpoint = no_failpoint,
 ) -> ImportedFileInfo:
-    """Validate a file of this window, rewrite it, sync it, and give it its name last.
+    """Validate a file for this window, write its rows into a new file, sync the file, and rename it to `target`.
 
-    `size`: its expected bytes, which is cheaper to check than its content. `folders`: where it must be, None for
-    anywhere. `name`: for errors. `link`: if the source already has the right form, link it instead of writing a copy;
-    then it must never change. `progress` is called with the rows done so far, `alive` after each part of a checksum.
+    `size`: the file's expected size in bytes, which is cheaper to check than its content. `folders`: the folders that
+    the file must be in, None for any. `name`: the file's name in errors. `link`: if the source already has the right
+    form, link it instead of writing a copy; then it must never change. `progress` is called with the number of rows
+    done so far, `alive` after each part of a checksum.
 
-    Raises BadDelayFile; DiskFull and StoreFailed. After an error there is no target.
+    Raises BadDelayFile, DiskFull and StoreFailed. After an error there is no file at `target`.
     """
     temporary = target.with_suffix(".new")
     with translate_errors(target):
@@ -149,7 +150,7 @@ def import_file(
                 os.fsync(handle.fileno())
             failpoint("synced")
             temporary.rename(target)
-            temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
+            temporary.unlink(missing_ok=True)  # renaming does nothing if both names link to the same file
             sync_folder(target.parent)
             failpoint("named")
         except BaseException:
@@ -168,7 +169,7 @@ def _import_file(
     progress: Callable[[int], None],
     alive: Callable[[], None],
 ) -> ImportedFileInfo:
-    """Write the same rows into a new file, or link the file; returns its `ImportedFileInfo`."""
+    """Write the same rows into a new file, or link the file. Returns its `ImportedFileInfo`."""
     rules = rules_of_file()
     with _reading(source):
         before = source.state()
@@ -189,8 +190,8 @@ def _import_file(
 
 @contextmanager
 def _reading(source: SourceFile) -> Iterator[None]:
-    """Turns errors into ones about the source. Arrow's have no error number, and a damaged footer can raise any of
-    them."""
+    """Translate errors into errors about the source. Those from Arrow have no error number, and a damaged footer can
+    raise any of them."""
     try:
         with readable(source.name):
             yield
@@ -201,7 +202,7 @@ def _reading(source: SourceFile) -> Iterator[None]:
 
 
 def _sha256(path: Path, alive: Callable[[], None]) -> str:
-    """The SHA-256 of a file of our own."""
+    """The SHA-256 of a file that duemq wrote."""
     with SourceFile.open(path) as file:
         return file.sha256(alive)
 
@@ -227,7 +228,7 @@ def _link(source: SourceFile, temporary: Path) -> bool:
 
 
 def _valid(source: SourceFile, rules: ImportRules, progress: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
-    """All rows of a file, normalised and validated."""
+    """All rows in a file, normalised and validated."""
     with pq.ParquetFile(source.path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         check_schema(file.schema_arrow)
         metadata = file.metadata
@@ -251,7 +252,7 @@ def _valid(source: SourceFile, rules: ImportRules, progress: Callable[[int], Non
 
 
 def _is_small(source: SourceFile, rules: ImportRules, progress: Callable[[int], None]) -> bool:
-    """Whether all row groups stay small if each message gets its own copy of shared payloads. Validates all rows."""
+    """Whether all row groups stay small if each message gets its own copy of a shared payload. Validates all rows."""
     with pq.ParquetFile(source.path) as file:
         ends = np.cumsum([group.num_rows for group in _groups(file.metadata)])
     sizes, row = np.zeros(len(ends)), 0
@@ -267,7 +268,7 @@ def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
 
 
 def _is_repeated(file: pq.ParquetFile) -> bool:
-    """Whether the file repeats a few large payloads: its rows in memory are far larger than stated."""
+    """Whether the file repeats a few large payloads, so that its rows in memory are far larger than the file states."""
     metadata = file.metadata
     leaf = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "payload")
     for number, group in list(enumerate(_groups(metadata)))[:_PROBED_GROUPS]:
@@ -288,12 +289,12 @@ def _is_dictionary(column: pa.Array) -> bool:
 
 
 def _rows_of(row_bytes: int) -> int:
-    """How many rows of this size to work on at once."""
+    """How many rows of this size to process at once."""
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1)))
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts that are not too large if each row has its own copy of its payload."""
+    """The batch in parts that are not too large, even if each row has its own copy of its payload."""
     payload, rows = batch["payload"], batch.num_rows
     if _is_dictionary(payload) and len(payload.dictionary):
         rows = _rows_of(pc.max(pc.binary_length(payload.dictionary)).as_py() or 0)
@@ -309,8 +310,8 @@ def earlier_import(
     progress: Callable[[int], None] = _silent,
     alive: Callable[[], None] = _still,
 ) -> ImportedFileInfo | None:
-    """The `ImportedFileInfo` of a file imported before from a source with this checksum; None if there is none, or it
-    is damaged. Reads the whole file."""
+    """The `ImportedFileInfo` of a file that was imported earlier from a source with this checksum; None if there is no
+    such file, or if it is damaged. Reads the whole file."""
     try:
         with SourceFile.open(target) as file:
             with pq.ParquetFile(file.path) as content_of:
@@ -349,7 +350,7 @@ def _write(
                 break
             waiting.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows >= ROWS_PER_GROUP or size >= GROUP_BYTES:  # batches are small if the source's row groups are
+            if rows >= ROWS_PER_GROUP or size >= GROUP_BYTES:  # collected, because small row groups give small batches
                 rest = _write_groups(file, _join(rest, waiting))
                 waiting, rows, size = [], rest.num_rows, rest.nbytes
         _write_groups(file, _join(rest, waiting), last=True)
@@ -362,7 +363,7 @@ def _join(rest: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def _write_groups(file: pq.ParquetWriter, table: pa.Table, *, last: bool = False) -> pa.Table:
-    """Write full row groups; returns the rest for the next one. `last`: writes the rest, too."""
+    """Write full row groups. Returns the remaining rows for the next group. `last`: writes these rows, too."""
     while table.num_rows:
         rows = max(1, min(ROWS_PER_GROUP, GROUP_BYTES * table.num_rows // table.nbytes))
         if table.num_rows < rows and not last:

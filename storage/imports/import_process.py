@@ -2,9 +2,9 @@
 
     python -m duemq.storage.imports.import_process
 
-The job is an `ImportJob` as a line of JSON on standard input, its answers are lines on standard output: see
-`storage/jobs/jobs.py`. An object of a store is first copied next to the target. A long silence tells the parent that a
-disk or a mount hangs.
+It reads an `ImportJob` as a line of JSON from standard input, and writes its answers as lines to standard output: see
+`storage/jobs/jobs.py`. An object from an object store is first copied next to the target. From a long silence the
+parent concludes that a disk or a mount hangs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint 
     places = _Places([Path(folder) for folder in job.folders], job.prefixes, job.store)
     if job.inspect is not None:
         tell(_inspect(job.inspect, limits, places, progress))
-    away: dict[str, str] = {}  # unreachable buckets, and why: trying each of thousands of files would take hours
+    away: dict[str, str] = {}  # unreachable bucket -> reason: trying each of thousands of files would take hours
     for file in job.files:
         bucket = bucket_of(file.source)
         if bucket in away and not Path(file.target).exists():
@@ -96,7 +96,7 @@ def _answer(
 ) -> ImportSuccess | ImportFailure:
     target = Path(file.target)
     try:
-        # A crash may have come between the import and the flush of the store that would have recorded it.
+        # The file may have been imported before a crash, if the store was not flushed after the import.
         info = earlier_import(target, file.window, file.sha256, limits, progress.rows, progress.alive)
         if info is None:
             info = _import(file, target, limits, places, progress, failpoint)
@@ -111,7 +111,7 @@ def _answer(
     except Unavailable as error:
         return ImportFailure(cut(str(error)))
     except Exception as error:
-        # Any error of one file: the others continue.
+        # Any error with one file: the others continue.
         trace = traceback.format_exc()[-_TRACE_CHARACTERS:]
         return ImportFailure(cut(f"{type(error).__name__}: {error}"), trace=trace)
 
@@ -136,11 +136,11 @@ def _import(
         translate_errors(into),
         fetch_object(source, into, places.store, places.prefixes, size=size, alive=progress.alive) as copy,
     ):
-        return import_one(copy, link=True, name=name_of(source))  # the copy is private
+        return import_one(copy, link=True, name=name_of(source))  # a link, because no other program can change the copy
 
 
 def _mismatch(file: ImportFile, info: ImportedFileInfo) -> str | None:
-    """How a file differs from its command; a file that was replaced is not imported."""
+    """How a file differs from its command; None if it does not. A file that was replaced is not imported."""
     for name in ("sha256", "size", "rows"):
         if (actual := getattr(info, name)) != (expected := getattr(file, name)):
             return f"{file.source} has {name} {actual}, its command says {expected}"

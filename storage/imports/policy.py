@@ -1,4 +1,4 @@
-"""Which files may be imported, and how long a master looks for a missing one."""
+"""Which files may be imported, and how long a master waits for a missing file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from duemq.storage.object_store import ObjectStore, is_object
 
 @dataclass(frozen=True, slots=True)
 class ImportPolicy:
-    """`folders`, `prefixes`: where files may be, as paths and as URIs in `store`. `limits`: of the messages.
+    """`folders`, `prefixes`: where files may be, as paths and as URIs in `store`. `limits`: the limits for messages.
 
-    `lead_ms`: how far ahead of now the window of a file must begin. `patience_ms`: how long a master looks for a
-    missing file. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a file
-    before it is imported.
+    `lead_ms`: how far ahead of now a file's window must begin. `patience_ms`: how long a master waits for a missing
+    file. `furthest_ms`: how far ahead of now messages may be due. `copies`: how many replicas must have a file before
+    it is imported.
     """
 
     folders: tuple[Path, ...] = ()
@@ -54,7 +54,7 @@ class ImportPolicy:
         return "its messages are due later than limits.max_delay allows"
 
     def refuse_folder(self, path: str) -> str | None:
-        """Why files may not be imported from there, in a sentence; None if they may. Follows links. Blocks."""
+        """Why files may not be imported from this path, as a sentence; None if they may. Follows links. Blocks."""
         if is_object(path):
             return object_store.outside(path, self.prefixes)
         try:

@@ -1,6 +1,6 @@
-"""Rules for a message in an imported file: the same as over HTTP (proxy/request/ingress.py).
+"""Rules for a message in an imported file. They are the same as over HTTP (proxy/request/ingress.py).
 
-Whole batches are checked at once; Python handles single rows only to describe a wrong one.
+Whole batches are checked at once. Python handles a single row only to describe its fault.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LABEL = f"^(?:{LABEL.pattern})$"
 
 
 class RowProblem(NamedTuple):
-    """The first row (in a batch) that breaks one rule, and how."""
+    """The first row in a batch that breaks a rule, and how it does so."""
 
     row: int
     column: str
@@ -34,7 +34,8 @@ class RowProblem(NamedTuple):
 
 
 class ImportRules:
-    """Checks the batches of one file, in order. `window`: its start, ms; None takes that of the first row."""
+    """Checks the batches of one file, in order. `window`: the file's window (start, ms); None: the window of the first
+    row."""
 
     def __init__(self, limits: ImportLimits, window: int | None) -> None:
         self.window, self._limits = window, limits
@@ -43,10 +44,10 @@ class ImportRules:
         self._known_topics: set[str] = set()
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Check a batch in the form of `columns.SCHEMA`. Raises BadDelayFile with its first wrong row."""
+        """Check a batch in the form of `columns.SCHEMA`. Raises BadDelayFile for the first wrong row."""
         wrong = [problem for problem in self._all(batch) if problem is not None]
         if wrong:
-            row, column, sentence = min(wrong, key=lambda problem: problem.row)  # the first column of that row
+            row, column, sentence = min(wrong, key=lambda problem: problem.row)  # in that row, the first wrong column
             raise BadDelayFile(sentence, self.rows + row, column)
         dues = batch["due_ms"]
         if not self.rows:
@@ -94,7 +95,7 @@ class ImportRules:
                 self._known_topics.add(topic)
 
     def _topic(self, topic: bytes) -> str | None:
-        """The fault of a topic."""
+        """The fault of a topic; None if it is valid."""
         text = topic.decode(errors="replace")
         if not is_topic(topic):
             return (
@@ -171,7 +172,7 @@ class ImportRules:
 
 
 def _numbers(column: pa.Array, default: int = 0) -> npt.NDArray[np.int64]:
-    """A column as numpy; null as `default`."""
+    """A column as numpy, with `default` for null."""
     numbers: npt.NDArray[np.int64] = column.fill_null(default).to_numpy(zero_copy_only=False)
     return numbers
 
@@ -182,7 +183,7 @@ def _mask(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _first(mask: npt.NDArray[np.bool_]) -> int | None:
-    """The index of the first true value."""
+    """The index of the first true value; None if there is none."""
     at = int(mask.argmax()) if len(mask) else 0
     return at if len(mask) and mask[at] else None
 
@@ -193,7 +194,8 @@ def _null(name: str, column: pa.Array) -> RowProblem | None:
 
 
 def _sound(texts: pa.Array) -> tuple[pa.Array, int | None]:
-    """The texts before the first invalid UTF-8 (which Parquet writers may produce), and its index."""
+    """The texts before the first one with invalid UTF-8 (which Parquet writers may produce), and the index of that
+    text."""
     raw = texts.cast(pa.binary())
     try:
         return raw.cast(pa.string()), None

@@ -1,4 +1,4 @@
-"""A file from another program, opened once, so that it cannot be replaced while it is read."""
+"""A file from another program. It is opened only once, so that it cannot be replaced while it is read."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPE
 
 
 class SourceFile:
-    """Open as long as it is needed. `name`: for people; `path`: opens exactly this file."""
+    """An open file. `name`: its name, for people. `path`: opening it opens exactly this file."""
 
     def __init__(self, name: str, handle: int) -> None:
         self.name, self._handle = name, handle
         self.path = Path(f"/dev/fd/{handle}")
 
     def link(self, target: Path) -> None:
-        """Give exactly this file another name. Raises OSError."""
+        """Link exactly this file under another name. Raises OSError."""
         # Without a `src_dir_fd`, Python does not make the kernel follow the descriptor's path.
         os.link(self.path, target, src_dir_fd=self._handle, follow_symlinks=True)
 
     @staticmethod
     @contextmanager
     def open(path: Path, folders: Sequence[Path] | None = None, name: str | None = None) -> Iterator[SourceFile]:
-        """`folders`: where it must be, after following links; None allows any place. `name`: see the class; None: the
-        path's.
+        """Open a file for the duration of the block. `folders`: the folders that it must be in, after following links;
+        None allows any place. `name`: see the class; None: the name in `path`.
 
-        Raises BadDelayFile if it is missing, not a regular file, or elsewhere. Does not wait for a writer of a pipe.
-        `path` is resolved, and then opened without following links, so the file read is the one checked.
+        Raises BadDelayFile if the file is missing, not a regular file, or elsewhere. For a pipe, does not wait for a
+        writer. `path` is resolved and then opened without following links, so that the file that was checked is the
+        file that is read.
         """
         name = path.name if name is None else name
         with readable(name):
             try:
                 resolved = path.resolve(strict=True)
-            except RuntimeError as error:  # of Python up to 3.12, for circular links
+            except RuntimeError as error:  # raised by Python up to 3.12 for circular links
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
             if (reason := outside(path, resolved, folders)) is not None:
                 raise BadDelayFile(reason)
@@ -56,12 +57,13 @@ class SourceFile:
             os.close(handle)
 
     def state(self) -> tuple[int, int, int]:
-        """Inode, size in bytes and time of change: a difference after reading means that it was changed during it."""
+        """Inode, size in bytes and time of change. If they differ after reading, the file was changed while it was
+        read."""
         status = os.fstat(self._handle)
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def sha256(self, alive: Callable[[], None]) -> str:
-        """The file's SHA-256 in hex. `alive` is called after every part that was read."""
+        """The file's SHA-256 in hex. `alive` is called after each part that was read."""
         digest, at = hashlib.sha256(), 0
         while part := os.pread(self._handle, _READ_BYTES, at):
             digest.update(part)
@@ -71,7 +73,7 @@ class SourceFile:
 
 
 def outside(path: Path, resolved: Path, folders: Sequence[Path] | None) -> str | None:
-    """Why the file may not be imported, in a sentence; None if it may. `folders`: see `SourceFile.open`."""
+    """Why the file may not be imported, as a sentence; None if it may. `folders`: see `SourceFile.open`."""
     if folders is None:
         return None
     if not folders:
@@ -87,7 +89,8 @@ def _short(path: Path) -> str:
 
 
 def _place_of(handle: int, resolved: Path) -> Path:
-    """The place of an open file: a folder in its path may have become a link after it was resolved."""
+    """The path of an open file. Needed because a folder in its path may have become a link after the path was
+    resolved."""
     try:
         return Path(os.readlink(f"/proc/self/fd/{handle}"))
     except FileNotFoundError:  # not Linux
@@ -96,7 +99,7 @@ def _place_of(handle: int, resolved: Path) -> Path:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Translates errors that are about a path, not about a failing disk."""
+    """Translate errors that concern a path, but not those of a failing disk."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """A child process that ends with its parent.
 
-The job is one line of JSON on standard input. That stays open as long as the parent lives: however it ends, the pipe
-closes. A child that outlived a killed server would write files under names that the next server uses.
+The job is one line of JSON on standard input. The parent keeps that pipe open as long as it lives; however the parent
+ends, the pipe closes. A child that outlived a killed server would write files under names that the next server uses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ORPHANED = 9  # the exit code of a child whose parent has ended
 
 
 class RowProgress:
-    """Reports the rows done about once a second, so that the parent sees progress."""
+    """Reports the number of rows done, about once a second, so that the parent sees progress."""
 
     def __init__(self, tell: Callable[[ReadProgress], None]) -> None:
         self._tell, self._last_report_s, self._rows = tell, time.monotonic(), 0
@@ -44,7 +44,8 @@ class RowProgress:
 
 
 def job_of_parent() -> Any:
-    """The job of this process, as JSON: see `jobs.py`. From now on it has low priority, and ends with its parent."""
+    """This process's job, as JSON: see `jobs.py`. From this call on the process has low priority and ends with its
+    parent."""
     os.nice(NICE)
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
@@ -52,7 +53,7 @@ def job_of_parent() -> Any:
 
 
 def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock would be held when the interpreter ends.
+    # Not through sys.stdin: this thread would have its lock when the interpreter ends.
     while os.read(0, 1):
         pass
     os._exit(ORPHANED)

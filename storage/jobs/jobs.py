@@ -1,7 +1,8 @@
-"""Messages between a server and its child processes: jobs and answers. Both ends use this file.
+"""Messages between a server and its child processes: jobs and answers. Both sides use this file.
 
-A job is one line of JSON on the child's standard input, each answer one on its standard output. The fields are those of
-the dataclasses: a running server whose installation is upgraded starts children of the new version.
+A job is one line of JSON on the child's standard input, and each answer is one line on its standard output. The fields
+are those of the dataclasses. They must stay compatible: a running server whose installation is upgraded starts children
+of the new version.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ FAILED, DAMAGED, CORRUPT = 2, 3, 4  # exit codes of a child; Python itself uses 
 
 
 class BadJob(ValueError):
-    """A line that is neither a job nor an answer: the message names the kind and the field."""
+    """A line is neither a job nor an answer. The error message names the kind and the field."""
 
 
 def encode(message: object) -> bytes:
-    """One line of JSON, without its line break."""
+    """The message as one line of JSON, without a line break."""
     return orjson.dumps(message)
 
 
 def decode(kind: type[T], document: Any) -> T:
-    """Make a `kind` of a JSON object with its fields. Raises BadJob."""
+    """Convert a JSON object with the fields of `kind` into a `kind`. Raises BadJob."""
     if not isinstance(document, Mapping):
         raise BadJob(f"{kind.__name__}: not an object")
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses only
@@ -43,7 +44,7 @@ def decode(kind: type[T], document: Any) -> T:
         raise BadJob(f"{kind.__name__}: it has no field {min(unknown)}")
     try:
         return kind(**document)
-    except TypeError as error:  # it names the missing fields
+    except TypeError as error:  # its text names the missing fields
         raise BadJob(f"{kind.__name__}: {error}") from error
 
 
@@ -72,13 +73,14 @@ class JobFile:
 
 
 def job_file(folder: Path, file: CatalogFile) -> JobFile:
-    """A file of a job, from the table of the shard with this folder."""
+    """A file for a job, from the catalog of the shard with this folder."""
     return JobFile(str(folder / file.name), file.about)
 
 
 @dataclass(frozen=True, slots=True)
 class SealJob:
-    """Write a checkpoint's rows of each window (start in ms, path of its file). Answer: `About` or null."""
+    """Write a checkpoint's rows into one file per window (start in ms, path of the file). Answer per window: `About`,
+    or null if it has no rows."""
 
     checkpoint: str
     shard: int
@@ -89,9 +91,10 @@ class SealJob:
 
 @dataclass(frozen=True, slots=True)
 class LoadJob:
-    """Write the files' rows, without the keys in `dropped`, into an SST. Answer: its number of rows.
+    """Write the files' rows, without the keys listed in the file `dropped`, into an SST. Answer: the number of its
+    rows.
 
-    `secret`: in hex, of the ids of imported messages.
+    `secret`: the secret for the ids of imported messages, in hex.
     """
 
     files: Sequence[JobFile]
@@ -104,7 +107,8 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
-    """Write the remaining rows of each window's files into a new file. Answer: `About`, or null if none are left."""
+    """Write the remaining rows in each window's files into a new file. Answer per window: `About`, or null if no rows
+    are left."""
 
     shard: int
     secret: str
@@ -115,12 +119,12 @@ class RewriteJob:
 
 
 TieringJob = SealJob | LoadJob | RewriteJob
-"""With `tells`, which an older server does not know, a `ReadProgress` follows about once a second while rows are
-read."""
+"""If `tells` is true, the child also sends a `ReadProgress` about once a second while it reads rows. Servers with an
+older version do not send this field."""
 
 
 def tiering_job(document: Any) -> TieringJob:
-    """Raises BadJob."""
+    """The job in a JSON object. Raises BadJob."""
     match document.get("work") if isinstance(document, Mapping) else None:
         case "seal":
             return decode(SealJob, document)
@@ -136,7 +140,7 @@ def tiering_job(document: Any) -> TieringJob:
 
 
 def abouts_of(answers: Iterable[Any]) -> list[About | None]:
-    """The answers of a SealJob or a RewriteJob. Raises BadJob."""
+    """The answers to a SealJob or a RewriteJob. Raises BadJob."""
     return [None if answer is None else decode(About, answer) for answer in answers]
 
 
@@ -145,7 +149,7 @@ def abouts_of(answers: Iterable[Any]) -> list[About | None]:
 
 @dataclass(frozen=True, slots=True)
 class ImportFile:
-    """A file to import: the fields of its command, and its target. `source`: a path, or an object's URI."""
+    """A file to import: the fields of its command, and its target. `source`: a path, or the URI of an object."""
 
     source: str
     target: str
@@ -160,10 +164,10 @@ class ImportFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportJob:
-    """Import `files`, and validate the file `inspect`. `folders`, `prefixes` (of URIs): where they may be.
+    """Import `files`, and validate the file `inspect`. `folders`, `prefixes` (of URIs): where these files may be.
 
-    Answers for each file, in order: `ImportSuccess` or `ImportFailure`; for `inspect`: `InspectionResult` or
-    `InspectionFailure`. Between them, about once a second while data is read: `ReadProgress`.
+    The answer for each file, in order, is `ImportSuccess` or `ImportFailure`; for `inspect` it is `InspectionResult` or
+    `InspectionFailure`. In between, about once a second while data is read, there is a `ReadProgress`.
     """
 
     limits: ImportLimits
@@ -175,7 +179,7 @@ class ImportJob:
 
 
 def import_job(document: Any) -> ImportJob:
-    """Raises BadJob."""
+    """The job in a JSON object. Raises BadJob."""
     job = decode(ImportJob, document)
     limits = decode(ImportLimits, job.limits)
     store = job.store if isinstance(job.store, ObjectStore) else decode(ObjectStore, job.store)
@@ -185,14 +189,14 @@ def import_job(document: Any) -> ImportJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """`done`: rows read so far."""
+    """`done`: the number of rows read so far."""
 
     done: int
 
 
 @dataclass(frozen=True, slots=True)
 class ImportSuccess:
-    """The file at the target. `checksum`, `topics`: see `LocalFile`."""
+    """The file is at its target. `checksum`, `topics`: see `LocalFile`."""
 
     about: About
     checksum: int
@@ -203,8 +207,8 @@ class ImportSuccess:
 class ImportFailure:
     """Why a file is not at its target.
 
-    `final`: a retry would not help. `away`: its store does not answer. `skipped`: it was not tried, because its store
-    did not answer for another file. `trace`: of an unexpected error.
+    `final`: a retry would not help. `away`: the file's object store does not answer. `skipped`: the file was not tried,
+    because its store did not answer for another file. `trace`: the traceback of an unexpected error.
     """
 
     reason: str
@@ -216,7 +220,7 @@ class ImportFailure:
 
 @dataclass(frozen=True, slots=True)
 class InspectionResult:
-    """The content of an importable file: see `ImportedFileInfo`."""
+    """The content of a file that can be imported: see `ImportedFileInfo`."""
 
     window: int
     rows: int
@@ -229,7 +233,8 @@ class InspectionResult:
 
 @dataclass(frozen=True, slots=True)
 class InspectionFailure:
-    """Why a file could not be imported, with row and column if one is at fault. `away`: its store does not answer."""
+    """Why a file could not be imported, with row and column if they are known. `away`: the file's object store does not
+    answer."""
 
     reason: str
     row: int | None = None
@@ -242,7 +247,7 @@ InspectAnswer = ReadProgress | InspectionResult | InspectionFailure
 
 
 def import_answer(line: bytes) -> ImportAnswer:
-    """The answer for a file. Raises BadJob."""
+    """The answer about a file. Raises BadJob."""
     document = _object(line)
     if "done" in document:
         return decode(ReadProgress, document)
@@ -253,7 +258,7 @@ def import_answer(line: bytes) -> ImportAnswer:
 
 
 def inspect_answer(line: bytes) -> InspectAnswer:
-    """The answer for `inspect`. Raises BadJob."""
+    """The answer about `inspect`. Raises BadJob."""
     document = _object(line)
     kind = ReadProgress if "done" in document else InspectionFailure if "reason" in document else InspectionResult
     return decode(kind, document)  # type: ignore[return-value]  # one of the three

@@ -1,4 +1,4 @@
-"""Runs work that takes a core for seconds in a child process."""
+"""Runs work in a child process, if the work would take a whole core for seconds."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from duemq.storage.jobs.jobs import CORRUPT, DAMAGED, Damage, decode, encode
 log = logging.getLogger(__name__)
 
 _LINE_BYTES = 1 << 20
-_TEXT_BYTES = 64 << 10  # of a process's last output
+_TEXT_BYTES = 64 << 10  # how much of a process's last output is used
 _KILLED_S = 5.0
 
 Lines = Callable[[Any], AsyncGenerator[bytes, None]]
-"""Does a job of `jobs.py`, and yields one line of JSON per answer. Must be closed."""
+"""Does a job from `jobs.py`, and yields one line of JSON per answer. Must be closed."""
 
 
 class Unresponsive(StoreFailed):
-    """A process was silent for too long: its disk or mount must hang."""
+    """A process was silent for too long, so its disk or mount probably hangs."""
 
 
 def lines_of(module: str, silence_s: float | None = None) -> Lines:
     """Work done by a Python module that reads its job from standard input and writes lines to standard output.
 
-    Raises DamagedFile, CorruptStore or StoreFailed with the process's last output; StoreFailed also if it could not be
-    started; Unresponsive if there was no line for `silence_s` seconds.
+    Raises DamagedFile, CorruptStore or StoreFailed with the process's last output; StoreFailed also if the process
+    could not be started; Unresponsive if it wrote no line for `silence_s` seconds.
     """
 
     async def work(job: object) -> AsyncGenerator[bytes, None]:
@@ -47,7 +47,7 @@ def lines_of(module: str, silence_s: float | None = None) -> Lines:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         wrong = asyncio.create_task(_end_of(process.stderr), name=f"errors of {module}")
         try:
-            process.stdin.write(encode(job) + b"\n")  # keep it open: the child ends when it closes
+            process.stdin.write(encode(job) + b"\n")  # kept open, because the child ends when its input closes
             while line := await _line(process.stdout, module, silence_s):
                 yield line
             await process.wait()
@@ -66,7 +66,7 @@ def lines_of(module: str, silence_s: float | None = None) -> Lines:
 
 
 def _error_of(exit_code: int | None, text: str) -> DuemqError:
-    """The error of a failed process, from its last lines on standard error."""
+    """The error for a failed process, from its last lines on standard error."""
     if exit_code == DAMAGED:
         damage = decode(Damage, orjson.loads(text.splitlines()[-1]))
         return DamagedFile(damage.message, damage.path)
@@ -83,7 +83,7 @@ async def _line(output: asyncio.StreamReader, module: str, silence_s: float | No
 
 
 async def _end_of(output: asyncio.StreamReader) -> bytes:
-    """The last bytes of the output."""
+    """The last bytes of the output, once it has ended."""
     last = b""
     while part := await output.read(_TEXT_BYTES):
         last = (last + part)[-_TEXT_BYTES:]
@@ -91,7 +91,7 @@ async def _end_of(output: asyncio.StreamReader) -> bytes:
 
 
 async def _kill(process: asyncio.subprocess.Process, module: str) -> None:
-    """Kill a process; give up if that fails, because a process that waits for a hanging mount cannot be killed."""
+    """Kill a process. Gives up after a while, because a process that waits for a hanging mount cannot be killed."""
     with suppress(ProcessLookupError):
         process.kill()
     try:

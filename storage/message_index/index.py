@@ -1,12 +1,12 @@
-"""The index of one store: by message key and by label, to the keys of rows.
+"""The index of one store. It leads from a message key or a label to the keys of rows.
 
-An entry is written in the batch that places its row, and contains the row's key. It is unchanged when the row moves
-into a delay file or back, and when the message ends, because all of these keep the key. A message that is placed again
-(moved, deferred, redriven) gets another key and a new entry; lookups by the old entry find nothing.
+An entry is written in the batch that places its row, and contains the row's key. It does not change when the row moves
+into a delay file or back, or when the message ends, because the key then stays the same. A message that is placed again
+(moved, deferred, redriven) gets another key and a new entry; lookups by the old entry find no row.
 
-Each cycle writes one chunk of entries as they come. A worker merges chunks into sorted runs, and runs into longer ones.
-Each change is one batch, so a crash leaves the old or the new state. A group of runs is dropped as a whole, when none
-of its rows can be left.
+Each cycle writes its entries, unsorted, as one chunk. A worker merges chunks into sorted runs, and runs into longer
+ones. Each of these changes is one batch, so a crash leaves either the old or the new state. A group of runs is dropped
+as a whole, once none of its rows can be left.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from duemq.storage.message_index.runs import (
 from duemq.storage.message_index.state import BuildStage, IndexState
 from duemq.storage.message_index.terms import ENTRY_BYTES, HASH_BYTES, IndexedTopics
 
-_MAX_CHUNKS, _MAX_CHUNK_ENTRIES = 128, 1 << 16  # before they are merged
+_MAX_CHUNKS, _MAX_CHUNK_ENTRIES = 128, 1 << 16  # chunks are merged once there are this many of them, or of entries
 _MAX_MERGED = 1 << 18  # about this many entries are merged at once; a run with half of them is not merged again
 _FAN_IN = 10
-_RUNS_TOGETHER = 64  # read before other tasks run
+_RUNS_TOGETHER = 64  # runs that are read before other tasks run
 
 Puts = list[tuple[bytes, bytes]]
 
 
 class _Store(Protocol):
-    """What the index needs of its store."""
+    """What the index needs from its store."""
 
     def each(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
     def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]: ...
@@ -57,7 +57,7 @@ class _Store(Protocol):
 
 
 class Run(NamedTuple):
-    """A sorted run of `size` entries. `number`: unique in the store."""
+    """A sorted run with `size` entries. `number` is unique in the store."""
 
     group: RunGroup
     number: int
@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
     @property
     def prefix(self) -> bytes:
-        """The prefix of its pages' keys."""
+        """The prefix of the keys of the run's pages."""
         return _prefix(self.group, self.number)
 
 
@@ -74,7 +74,7 @@ def _prefix(group: RunGroup, number: int = 0) -> bytes:
 
 
 class Merge(NamedTuple):
-    """Chunks (numbers and entry counts) or runs to merge."""
+    """Chunks (number and entry count of each) or runs to merge."""
 
     chunks: tuple[tuple[int, int], ...] = ()
     runs: tuple[Run, ...] = ()
@@ -86,9 +86,9 @@ class MessageIndex:
     def __init__(self, store: _Store) -> None:
         self._store = store
         self.version = 0
-        """Changes with the set of runs: an earlier search would miss some."""
+        """Changes with the set of runs: a search that began earlier would miss some."""
         self.added = 0
-        """Counts the cycles that added entries."""
+        """The number of cycles that added entries."""
         self.state: IndexState | None = None
         for _, raw in store.each(INDEX_STATE):
             self.state = IndexState.decode(raw)
@@ -119,20 +119,20 @@ class MessageIndex:
 
     @property
     def built(self) -> bool:
-        """Whether all messages of its topics are in the index."""
+        """Whether all messages of the indexed topics are in the index."""
         return self.state is not None and self.state.stage is BuildStage.DONE and not self.files
 
     def covers(self, topic: str | None) -> bool:
-        """Whether the index answers for this topic, or for all (None)."""
+        """Whether the index has all messages of this topic, or of all topics (None)."""
         return self.built and (self._topics.has_all() if topic is None else self._topics.has(topic))
 
     def is_on(self, topic: str | None) -> bool:
-        """Whether messages of this topic, or of all (None), are indexed, now or once the index is built."""
+        """Whether messages of this topic, or of all topics (None), are indexed, even if the index is not built yet."""
         return self._topics.has_all() if topic is None else self._topics.has(topic)
 
     def switch(self, topics: Sequence[str], entry: Entry) -> None:
-        """Index the messages of these topics from now on, after ledger entry `entry`. Other topics than before start a
-        new index."""
+        """Index the messages of these topics from now on, that is, after ledger entry `entry`. If the topics differ
+        from the previous ones, a new index is started."""
         patterns = tuple(topics)
         if patterns == (self.state.topics if self.state else ()):
             return
@@ -155,9 +155,9 @@ class MessageIndex:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def add(self, rows: Iterable[tuple[bytes, bytes]], placed_ms: int, files: Iterable[int] = ()) -> Puts:
-        """Index messages, given as keys and rows, that a cycle placed; returns rows for the same batch.
+        """Index messages that a cycle placed, given as keys and rows. Returns rows for the same batch.
 
-        `files`: offsets of import commands whose messages became pending by the cycle.
+        `files`: offsets of import commands whose messages became pending in the cycle.
         """
         puts: Puts = []
         if entries := self._topics.entries(rows):
@@ -175,7 +175,7 @@ class MessageIndex:
         self._write(self.add(rows, placed_ms), state)
 
     def end_file(self, offset: int) -> None:
-        """Record that all messages of an imported file are indexed."""
+        """Record that all messages in an imported file are indexed."""
         batch = WriteBatch(raw_mode=True)
         batch.delete(INDEX_FILE + U64.pack(offset))
         self._store.change(batch)
@@ -192,7 +192,7 @@ class MessageIndex:
     # --- merging --------------------------------------------------------------------------------------------------
 
     def to_merge(self, now: int) -> Merge | None:
-        """The next merge, if any. `now`: the ledger's time (ms)."""
+        """The next merge; None if there is nothing worth merging. `now`: the ledger's time (ms)."""
         chunks = self.chunks
         if len(chunks) >= _MAX_CHUNKS or sum(chunks.values()) >= _MAX_CHUNK_ENTRIES:
             some = list(_up_to(chunks.items(), [count for _, count in chunks.items()]))
@@ -216,8 +216,8 @@ class MessageIndex:
         return [entries_in(page) for _, page in pages]
 
     def replace(self, merge: Merge, merged: Sequence[tuple[RunGroup, int, Sequence[tuple[bytes, bytes]]]]) -> None:
-        """Replace the merged chunks or runs by new runs (group, entries, pages as from `pages_of`), if all of them
-        still exist."""
+        """Replace the merged chunks or runs by new runs (group, number of entries, pages as from `pages_of`), if all of
+        them still exist."""
         runs = set(self.runs)
         if not self.chunks.keys() >= dict(merge.chunks).keys() or not runs.issuperset(merge.runs):
             return
@@ -250,7 +250,7 @@ class MessageIndex:
     # --- searching ------------------------------------------------------------------------------------------------
 
     def search(self, hash_: bytes, after: bytes, most: int) -> Iterator[list[bytes]]:
-        """Places with this hash above `after`, in parts: the first `most` of all are among the first `most` of these.
+        """Places with this hash above `after`, in parts. The first `most` of them are certainly returned.
 
         Other tasks may run between two parts. If `version` has changed, start again.
         """
@@ -264,7 +264,7 @@ class MessageIndex:
                 for place in _in_run(rows, run.prefix, hash_, after, most)
             ]
             rows.status()
-            del rows  # an open iterator keeps the database from being closed
+            del rows  # the database cannot be closed while an iterator is open
             yield places
 
     def has(self, key: bytes, row: bytes) -> bool:
@@ -286,7 +286,8 @@ class MessageIndex:
 
 
 def _in_run(rows: Any, prefix: bytes, hash_: bytes, after: bytes, most: int) -> list[bytes]:
-    """Up to `most` places above `after`. The hash may begin in the page before the first one that begins with it."""
+    """Up to `most` places above `after`. Starts one page early: the hash may begin before the first page that starts
+    with it."""
     places: list[bytes] = []
     rows.seek_for_prev(prefix + hash_ + bytes(U32.size))
     last = prefix + hash_ + b"\xff" * U32.size
@@ -300,7 +301,7 @@ def _in_run(rows: Any, prefix: bytes, hash_: bytes, after: bytes, most: int) -> 
 
 
 def _up_to(items: Iterable[Any], counts: Sequence[int]) -> Iterator[Any]:
-    """The first items with at most `_MAX_MERGED` entries in total, but at least two."""
+    """The first items with at most `_MAX_MERGED` entries in total, but at least two items."""
     total = 0
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
         total += count

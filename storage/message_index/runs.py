@@ -1,13 +1,13 @@
 """Sorted runs of the index: entries in pages, and the merging of runs.
 
-An entry in a run is 36 bytes: its hash and its place (`model/messages/place.py`).
+An entry in a run has 36 bytes: its hash and its place (`model/messages/place.py`).
 
-    page = entries of the whole run (u32) | n hashes (u64) | n places: all first bytes, all second ones, and so on
+    page = number of entries in the whole run (u32) | n hashes (u64) | n places: all first bytes, all second bytes, ...
 
-A page has up to 256 entries; transposed, zstd makes about 18 bytes of each.
+A page has up to 256 entries. Because the places are transposed, zstd compresses each entry to about 18 bytes.
 
-Runs belong to a group that is dropped as a whole: a class of waiting times, in powers of two of windows, and a bucket
-of placement times, a quarter as long as the longest wait of its class.
+Each run belongs to a group, which is dropped as a whole. A group is a class of waiting times, in powers of two of
+windows, and a bucket of placement times, which is a quarter as long as the longest wait in its class.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _WRITTEN = np.dtype([("hash", ">u8"), ("due", ">u8"), ("offset", ">u8"), ("row",
 _LOWEST_CLASS = 3  # waits of up to 7 windows are one class
 
 Entries = npt.NDArray[np.void]
-"""Shape (n,), of `_PLACED`."""
+"""Shape (n,), dtype `_PLACED`."""
 
 
 class RunGroup(NamedTuple):
-    """Runs that are dropped together."""
+    """Identifies runs that are dropped together."""
 
     wait_class: int
     bucket: int
 
     @property
     def end_ms(self) -> int:
-        """When (ms) the last of its rows were placed."""
+        """The end (ms) of the time in which its rows were placed."""
         return (self.bucket + 1) * _span(self.wait_class) * WINDOW_MS
 
     @property
@@ -51,7 +51,7 @@ class RunGroup(NamedTuple):
 
 
 def _span(wait_class: int) -> int:
-    """How long a bucket is, in windows."""
+    """The length of a bucket, in windows."""
     return 1 << (wait_class - 2)
 
 
@@ -61,7 +61,7 @@ def first_kept_bucket(wait_class: int, horizon: int) -> int:
 
 
 def written_entries(raw: bytes, placed_ms: int) -> Entries:
-    """Entries as a cycle wrote them (`terms.py`), with the time."""
+    """The entries as a cycle wrote them (`terms.py`), with the placement time added."""
     written = np.frombuffer(raw, _WRITTEN)
     entries = np.empty(len(written), _PLACED)
     for name in _WRITTEN.names or ():
@@ -71,7 +71,7 @@ def written_entries(raw: bytes, placed_ms: int) -> Entries:
 
 
 def in_written(raw: bytes, hash_: bytes) -> Iterator[bytes]:
-    """The keys of the entries with this hash, among those of a cycle."""
+    """The keys in those of a cycle's entries that have this hash."""
     at = raw.find(hash_)
     while at >= 0:
         if at % ENTRY_BYTES == 0:
@@ -80,8 +80,8 @@ def in_written(raw: bytes, hash_: bytes) -> Iterator[bytes]:
 
 
 def merge(parts: Sequence[Entries]) -> Entries:
-    """The entries of all parts in order, each once."""
-    entries = np.concatenate(parts, dtype=_PLACED)  # else it becomes that of the machine
+    """The entries of all parts in order, without repetitions."""
+    entries = np.concatenate(parts, dtype=_PLACED)  # without the dtype, it would get the machine's byte order
     entries = entries[np.argsort(entries["hash"].astype(np.uint64), kind="stable")]
     hashes = entries["hash"]
     same = hashes[1:] == hashes[:-1]
@@ -99,7 +99,7 @@ def merge(parts: Sequence[Entries]) -> Entries:
 
 
 def groups_of(entries: Entries) -> Iterator[tuple[RunGroup, Entries]]:
-    """The entries of each group, in their order."""
+    """The entries in each group, in the given order."""
     placed = (LATEST_MS - entries["placed"].astype(np.uint64)).astype(np.int64) // WINDOW_MS
     waits = np.maximum(entries["due"].astype(np.int64) // WINDOW_MS - placed, 0)
     classes = np.maximum(np.frexp(waits.astype(np.float64))[1], _LOWEST_CLASS).astype(np.int64)
@@ -110,7 +110,7 @@ def groups_of(entries: Entries) -> Iterator[tuple[RunGroup, Entries]]:
 
 
 def pages_of(entries: Entries) -> Iterator[tuple[bytes, bytes]]:
-    """The pages of a run with the suffixes of their keys. The first one begins before any hash."""
+    """The pages of a run, with the suffixes of their keys. The first suffix is below any hash."""
     count = U32.pack(len(entries))
     raw = entries.view(np.uint8).reshape(len(entries), _PLACED.itemsize)
     for number, start in enumerate(range(0, len(entries), PAGE_ENTRIES)):
@@ -139,7 +139,7 @@ def entries_in(page: bytes) -> Entries:
 def in_page(page: bytes, hash_: bytes) -> list[bytes]:
     """The places of the entries with this hash, in order."""
     count = _size(page)
-    if page.find(hash_, U32.size, U32.size + count * HASH_BYTES) < 0:  # most pages; a tenth of numpy's time
+    if page.find(hash_, U32.size, U32.size + count * HASH_BYTES) < 0:  # as for most pages; ten times as fast as numpy
         return []
     hashes = np.frombuffer(page, ">u8", count, U32.size).astype(np.uint64)
     number = np.uint64(int.from_bytes(hash_, "big"))

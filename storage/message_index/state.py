@@ -1,4 +1,4 @@
-"""The coverage of a store's index: its topics, and how far it is built for messages older than the index."""
+"""What a store's index covers: its topics, and how far it is built for messages that are older than the index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class BuildStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """`entry`, `applied`, `since`: the ledger entry after which it was switched on, with its applied offset and time
-    (ms). Cycles index messages placed after that, a build the earlier ones. `after`: rows or endings up to this key are
-    indexed."""
+    """`entry`, `applied`, `since`: the ledger entry after which the index was switched on, with its applied offset and
+    its time (ms). Cycles index the messages placed after that entry, a build indexes the earlier ones. `after`: rows or
+    endings up to this key are indexed."""
 
     topics: tuple[str, ...]
     entry: int
@@ -45,5 +45,5 @@ class IndexState:
             raise CorruptStore(f"not the state of an index: {raw[:200]!r}") from error
 
     def at(self, stage: BuildStage, after: bytes) -> IndexState:
-        """The state after building this far."""
+        """The state once the index is built this far."""
         return replace(self, stage=stage, after=after)

@@ -1,7 +1,7 @@
 """The index entries of a message: a term is its message key or one of its labels.
 
-A term is represented by 64 bits of BLAKE2b: a lookup reads the rows that it finds, which resolves hash collisions. An
-entry is this hash and the key of the row (`model/messages/key.py`), 28 bytes.
+A term is represented by a 64-bit BLAKE2b hash. Collisions do no harm, because a lookup reads the rows that it finds. An
+entry consists of this hash and the key of the row (`model/messages/key.py`), 28 bytes in total.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ENTRY_BYTES = HASH_BYTES + KEY_BYTES
 
 _ROW_BYTES, _HEAD_BYTES = ROW.size, HEAD.size
 _LABELS_AT = TOPIC_BYTES_AT + 1
-_NONE = 0xFF  # the first length byte of an absent message key
+_NONE = 0xFF  # the first length byte if there is no message key
 _MAX_KNOWN = 10_000
-_LABEL = b"label\n"  # keeps labels apart from most keys
+_LABEL = b"label\n"  # so that a label hardly ever has the same hash as a message key
 
 
 def key_hash(message_key: bytes) -> bytes:
@@ -35,7 +35,7 @@ def label_hash(label: bytes) -> bytes:
 
 
 class IndexedTopics:
-    """The topics whose messages are indexed, by patterns with `*`."""
+    """The topics whose messages are indexed, given by patterns with `*`."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = tuple(patterns)
@@ -53,7 +53,7 @@ class IndexedTopics:
         return self._matches is not None and self._matches(topic) is not None
 
     def entries(self, rows: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-        """The entries of messages, given as keys and rows, whose topics are indexed."""
+        """The entries for those messages, given as keys and rows, whose topics are indexed."""
         entries: list[bytes] = []
         add, known = entries.append, self.known
         for key, row in rows:
@@ -66,7 +66,7 @@ class IndexedTopics:
             if not indexed:
                 continue
             label_bytes = row[_LABELS_AT] << 8 | row[_LABELS_AT + 1]
-            frame_at = int.from_bytes(row[2:6], "big")  # notes may follow the labels
+            frame_at = int.from_bytes(row[2:6], "big")  # not where the labels end: notes may follow them
             if row[frame_at] != _NONE:
                 start = frame_at + _HEAD_BYTES
                 size = row[frame_at + 2] << 8 | row[frame_at + 3]  # a message key has less than 64 KiB

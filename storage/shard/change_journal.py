@@ -1,4 +1,4 @@
-"""Records a shard's changes of windows while a child process works on them."""
+"""Records a shard's changes to windows while a child process works on these windows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from duemq.model.messages.key import due_of
 from duemq.model.timing import window_of
 from duemq.storage.keyspace import ROW
 
-_MAX_PLACED = 5_000  # messages of a window: one batch rewrites them while the event loop waits
-_MAX_BYTES = 32 << 20  # of the rows of all windows
+_MAX_PLACED = 5_000  # the most messages in a window: the batch that rewrites them blocks the event loop
+_MAX_BYTES = 32 << 20  # the most bytes of rows in all windows
 
 
 class WindowChanges:
-    """The changes of one window.
+    """The changes to one window.
 
-    `placed`: new rows that still exist. `removed`: keys that left RocksDB, `dropped`: keys of messages in files.
-    `overflown`: too many messages came, and neither `placed` nor `removed` is complete.
+    `placed`: new rows that still exist. `removed`: keys whose rows left RocksDB. `dropped`: keys of messages that are
+    in files and no longer pending. `overflown`: too many messages were placed, so `placed` and `removed` are
+    incomplete.
     """
 
     def __init__(self) -> None:
@@ -25,11 +26,12 @@ class WindowChanges:
         self.removed: set[bytes] = set()
         self.dropped: set[bytes] = set()
         self.rowless: set[bytes] = set()
-        """Of `dropped`: those cancelled without their rows. Who completes their endings takes them out."""
+        """Those of `dropped` that were cancelled without their rows. Completing their endings removes them from this
+        set."""
         self.overflown = False
         self.early: AbstractSet[bytes] = frozenset()
-        """Keys that were placed, removed or dropped before the mark: a file may hold them or not."""
-        self._late: set[bytes] = set()  # placed since the mark
+        """Keys that were placed, removed or dropped before the mark. The child's file may or may not contain them."""
+        self._late: set[bytes] = set()  # keys placed since the mark
 
     def place(self, key: bytes, row: bytes, most: int) -> None:
         if self.overflown:
@@ -46,14 +48,15 @@ class WindowChanges:
         self.early, self._late = self._late | self.removed | self.dropped, set()
 
     def inside(self, keys: Iterable[bytes], present_keys: Collection[bytes]) -> list[bytes]:
-        """The keys of `removed` or `dropped` that a file holds. `present_keys`: the `early` keys that it holds."""
+        """Those of the keys in `removed` or `dropped` that a file contains. `present_keys`: the `early` keys in the
+        file."""
         return [key for key in keys if (key in present_keys if key in self.early else key not in self._late)]
 
 
 class Journal:
-    """The changes of windows from the call of `ShardStore.watch` on.
+    """The changes to windows since the call of `ShardStore.watch`.
 
-    `mark` is called once the input of the child process is fixed: later changes cannot be in its file.
+    Call `mark` once the input of the child process is fixed: later changes cannot be in its file.
     """
 
     def __init__(self, windows: Iterable[int], most: int = _MAX_PLACED) -> None:
@@ -67,8 +70,8 @@ class Journal:
         dropped: AbstractSet[bytes],
         rowless: Iterable[bytes] = (),
     ) -> None:
-        """`puts` and `deletes` include their prefixes. `dropped`: deleted keys whose message was in a file; `rowless`:
-        those of them that were cancelled without their rows."""
+        """Record a batch. `puts` and `deletes` include their prefixes. `dropped`: deleted keys whose messages were in a
+        file; `rowless`: those of them that were cancelled without their rows."""
         windows = self.windows
         for key, row in puts:
             if key[:1] == ROW and (changes := windows.get(window_of(due_of(key[1:])))) is not None:
@@ -90,5 +93,5 @@ class Journal:
             changes.mark()
 
     def end(self, window: int) -> WindowChanges:
-        """Stop recording a window."""
+        """Stop recording a window, and return its changes."""
         return self.windows.pop(window)

@@ -1,6 +1,6 @@
-"""A shard's imports in its store: requested, imported or refused files.
+"""The imports in a shard's store: requested, imported or refused files.
 
-They depend only on the logs, so every replica has the same; only the files themselves belong to each replica.
+These records depend only on the logs, so every replica has the same ones. Only the files are local to each replica.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from duemq.storage.keyspace import CONTENT, IMPORT, U64
 
 
 class ImportState(StrEnum):
-    REQUESTED = "requested"  # the command is in the log and was not applied
-    DUPLICATE = "duplicate"  # of a file with the same content: nothing is stored
+    REQUESTED = "requested"  # the command is in the log and has not been applied
+    DUPLICATE = "duplicate"  # another file has the same content: nothing is stored
     PENDING = "pending"
     IMPORTED = "imported"
     REJECTED = "rejected"
@@ -33,8 +33,8 @@ class ImportState(StrEnum):
 
 class ImportEvent(StrEnum):
     NEW_CONTENT = "new_content"
-    KNOWN_CONTENT = "known_content"  # of a file that is pending or imported
-    IMPORT = "import"  # the master's entry: enough replicas have it
+    KNOWN_CONTENT = "known_content"  # a file with this content is pending or imported
+    IMPORT = "import"  # by the master's entry: enough replicas have the file
     REJECT = "reject"
     WINDOW_PURGED = "window_purged"
 
@@ -53,14 +53,14 @@ IMPORT_STATES: Final = StateTable(
 )
 PENDING, IMPORTED, REJECTED = ImportState.PENDING, ImportState.IMPORTED, ImportState.REJECTED
 
-# In the store they have the names of format 1, whose folders are still read.
+# The store has the names from format 1, so that older folders can still be read.
 _STORED_STATES = {PENDING: "wanted", IMPORTED: "adopted", REJECTED: "refused"}
 _STATES = {stored: state for state, stored in _STORED_STATES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """The outcome of a command at `offset`, as of the cycle at `at` ms. `reason`: why it was refused."""
+    """The import requested by the command at `offset`, as of the cycle at `at` ms. `reason`: why it was refused."""
 
     offset: int
     import_command: ImportCommand
@@ -80,7 +80,7 @@ class ImportRecord:
 
     @property
     def row(self) -> tuple[bytes, bytes]:
-        """Key and value in the store."""
+        """The record's key and value in the store."""
         document = {
             "adopt": asdict(self.import_command), "state": _STORED_STATES[self.state], "at": self.at,
             "reason": self.reason,
@@ -89,7 +89,8 @@ class ImportRecord:
 
     @property
     def content(self) -> tuple[bytes, bytes]:
-        """Key and value of its entry by content; exists unless it is refused."""
+        """The key and value of the row that leads from the file's content to this record. It exists unless the file was
+        refused."""
         return CONTENT + bytes.fromhex(self.import_command.sha256), U64.pack(self.offset)
 
     @staticmethod
@@ -111,7 +112,7 @@ class _Rows(Protocol):
 
 
 class ImportRecords:
-    """The records of one store. `pending`: neither imported nor refused yet, by offset, in log order."""
+    """The records in one store. `pending`: those neither imported nor refused yet, by offset, in log order."""
 
     def __init__(self, store: _Rows) -> None:
         self._store = store
@@ -122,8 +123,9 @@ class ImportRecords:
             yield ImportRecord.decode(key, raw)
 
     def part(self, after: int, most: int, below: str = "") -> tuple[list[ImportRecord], int | None]:
-        """Those of the next `most` records after the offset `after` whose path begins with `below`, and the offset of
-        the last one; None at the end. The others are not decoded, which takes a tenth of the time."""
+        """From the next `most` records after the offset `after`, those whose path begins with `below`; and the offset
+        of the last of the `most`, or None at the end. Other records are not decoded, which takes a tenth of the
+        time."""
         rows = list(islice(self._store.each(IMPORT, U64.pack(after + 1)), most))
         path = b'"path":' + orjson.dumps(below)[:-1]
         records = [ImportRecord.decode(key, raw) for key, raw in rows if path in raw]
@@ -135,19 +137,19 @@ class ImportRecords:
         return None if raw is None else ImportRecord.decode(key, raw)
 
     def contents(self, sums: Sequence[str]) -> list[int | None]:
-        """The offsets of the commands with these contents (sha256 in hex)."""
+        """The offsets of the commands that import these contents (SHA-256 in hex); None for new ones."""
         rows = self._store.get_many([CONTENT + bytes.fromhex(one) for one in sums])
         return [None if raw is None else U64.unpack(raw)[0] for raw in rows]
 
     def changes(self, commands: dict[int, ImportCommand], decisions: Sequence[FileDecision], at: int) -> ImportChanges:
-        """The changes of a cycle committed at `at` ms: files newly requested, imported or refused."""
+        """The changes made by a cycle committed at `at` ms: files that it requested, imported or refused."""
         new = [ImportRecord.new(offset, import_command, at) for offset, import_command in commands.items()]
         ended = [self.pending[decision.offset].decide(decision, at) for decision in decisions]
         puts = [row for one in new for row in (one.row, one.content)] + [one.row for one in ended]
         return ImportChanges(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 
     def record(self, changes: ImportChanges) -> None:
-        """Record changes that are in the store."""
+        """Update `pending` with changes that have been written to the store."""
         for one in changes.new:
             self.pending[one.offset] = one
         for one in changes.ended:
@@ -156,8 +158,8 @@ class ImportRecords:
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """An imported file: it is in the shard's folder, durable and valid. `checksum`: the sum of its keys. `topics`:
-    messages per topic; None if there are too many topics."""
+    """An imported file that is in the shard's folder, durable and valid. `checksum`: the checksum of its keys.
+    `topics`: messages per topic; None if there are too many topics."""
 
     about: About
     checksum: int
@@ -167,7 +169,7 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class ImportChanges:
-    """A cycle's changes of a store's imports. Puts and deletes include their prefixes."""
+    """The changes that a cycle makes to a store's imports. Puts and deletes include their prefixes."""
 
     new: Sequence[ImportRecord]
     ended: Sequence[ImportRecord]

@@ -1,4 +1,4 @@
-"""The store of one shard in RocksDB. Reads by key, scans in delivery order, and one atomic write per cycle."""
+"""The store of one shard in RocksDB: reads by key, scans in delivery order, and one atomic write per cycle."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from duemq.storage.shard.topic_counts import TopicCounts
 
 Puts = list[tuple[bytes, bytes]]
 ROWS_TOGETHER = 8
-"""Rows read at once while their sizes are unknown: up to a MiB each."""
+"""How many rows are read at once while their sizes are unknown: each may have up to a MiB."""
 _NO_TOPICS: Mapping[bytes, int] = MappingProxyType({})
 _NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 
 
 class KeyScan:
-    """The keys of a range in parts, as of the creation of the scan: later writes are invisible."""
+    """The keys in a range, read in parts, as of the creation of the scan: later writes are invisible."""
 
     def __init__(self, database: Any, after: bytes, before: bytes) -> None:
         self._keys = database.keys(from_key=ROW + after + b"\x00")
@@ -65,7 +65,7 @@ class KeyScan:
         self.done = False
 
     def part(self, count: int) -> npt.NDArray[np.int64]:
-        """The due times (ms) of up to `count` more keys; `done` is set after the last one."""
+        """The due times (ms) of up to `count` more keys. `done` is set after the last one."""
         keys: list[bytes] = list(islice(self._keys, count))
         if len(keys) < count or keys[-1] >= self._before:
             self.done = True
@@ -77,9 +77,9 @@ class ShardStore:
     """One shard's database. Not thread-safe, except that `flush` and `compact` may run in a thread."""
 
     def __init__(self, path: Path, memory: Memory, ids: IdCodec | None = None) -> None:
-        """`ids`: issues the ids of imported messages; not needed without any."""
+        """`ids`: issues the ids of imported messages; not needed if there are none."""
         self.path = path
-        self.db: Any = open_store(path, memory)  # in raw mode all keys and values are bytes, unlike its types
+        self.db: Any = open_store(path, memory)  # Any, because rocksdict's types do not fit raw mode: all data is bytes
         self._options = without_log()
         self.unflushed_bytes = 0
         raw = self._get(POSITION)
@@ -101,8 +101,8 @@ class ShardStore:
         self._closing = False
 
     def _may_be_imported(self, offset: int) -> bool:
-        """Whether a file that is not in the table may still be needed, because replaying the logs reaches its import
-        command."""
+        """Whether a file that is not in the catalog may still be needed, because replaying the logs will reach its
+        import command."""
         return offset >= self.position.entry.applied or offset in self.imports.pending
 
     def _get(self, key: bytes) -> bytes | None:
@@ -111,7 +111,7 @@ class ShardStore:
             return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of full keys, including their prefixes."""
+        """The values of full keys, which include their prefixes."""
         if not keys:
             return []
         with translate_errors(self.path):
@@ -121,9 +121,9 @@ class ShardStore:
     # --- by key ---------------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[bytes], known: Mapping[bytes, bytes | None] = _NONE_KNOWN) -> list[bytes | None]:
-        """The rows of messages, including those in delay files, which take milliseconds each.
+        """The rows of messages, including those in delay files, which take milliseconds each to read.
 
-        `known`: earlier results from those files, None for a key that is in none of them.
+        `known`: earlier results from those files; None for a key that is in none of them.
         """
         rows = self.get_many([ROW + key for key in keys])
         if self.delay_files and (covered := [key for key in keys if self.delay_files.covers(key)]):
@@ -139,7 +139,7 @@ class ShardStore:
     def near(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows of those messages that are in RocksDB."""
         rows = self.get_many([ROW + key for key in keys])
-        # While a window is loaded, its rows are in both places, including dropped ones.
+        # While a window is being loaded, its rows, including dropped ones, are both in RocksDB and in files.
         if self.delay_files.loading and (
             dropped_keys := self._dropped_keys([key for key in keys if self.delay_files.covers(key)])
         ):
@@ -159,7 +159,7 @@ class ShardStore:
         return [key for key in covered_keys if key not in dropped_keys]
 
     def near_rows(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """The rows in RocksDB with their keys, including dropped messages of a window being loaded. Reads a few at a
+        """The rows in RocksDB with their keys, including dropped messages if a window is being loaded. Reads a few at a
         time, because rows may be large."""
         for start in range(0, len(keys), ROWS_TOGETHER):
             some = keys[start : start + ROWS_TOGETHER]
@@ -173,7 +173,7 @@ class ShardStore:
             return next(iter(self.db.keys(from_key=ROW + key)), None) == ROW + key
 
     def _near(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Those of the keys with a row in RocksDB."""
+        """Those of the keys that have a row in RocksDB."""
         return {key for key, _ in self.near_rows(keys)}
 
     def _dropped_keys(self, keys: Sequence[bytes]) -> set[bytes]:
@@ -186,22 +186,22 @@ class ShardStore:
         ]
 
     def current_keys(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
-        """The current keys of messages that were moved; None for the others."""
+        """The current keys of messages that were moved; None for messages that were not."""
         return self.get_many([MOVED + key for key in first_keys])
 
     def names(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """First key and fingerprint of each taken name."""
+        """First key and fingerprint for each name that is in use; None for the others."""
         return self.get_many([NAME + name for name in names])
 
     def contents(self, sums: Sequence[str]) -> list[int | None]:
-        """The offsets of the import commands for these contents (sha256, hex); None for new ones."""
+        """The offsets of the commands that import these contents (SHA-256 in hex); None for new ones."""
         return self.imports.contents(sums)
 
     def delivered_at(self, key: bytes, offset: int) -> int:
-        """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if forgotten.
+        """When the message under `key`, placed by the command at `offset`, was delivered (ms); 0 if that is forgotten.
 
-        It was delivered in the later of two cycles: the first whose cursor reached the key, and the one that applied
-        it.
+        It was delivered in the later one of two cycles: the first cycle whose cursor reached the key, and the cycle
+        that applied the command.
         """
         cycles = [self._first_at_or_after(CURSOR, key), self._first_at_or_after(APPLIED, U64.pack(offset + 1))]
         return 0 if None in cycles else max(when for when in cycles if when)[1]
@@ -219,7 +219,7 @@ class ShardStore:
     def scan(
         self, after: bytes, through: bytes, max_count: int, max_bytes: int, prefix: bytes = ROW
     ) -> tuple[list[bytes], list[bytes]]:
-        """Keys and rows above `after` up to `through`, at least one if there is any, bounded by count and bytes."""
+        """Keys and rows above `after` up to `through`, bounded by count and bytes, but at least one if there is any."""
         keys: list[bytes] = []
         rows: list[bytes] = []
         last, size = prefix + through, 0
@@ -235,7 +235,7 @@ class ShardStore:
         return keys, rows
 
     def scan_all(self, after: bytes, through: bytes, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes]]:
-        """`scan` including the messages in delay files."""
+        """Like `scan`, but including the messages in delay files."""
         start: bytes | None = after
         while start is not None:
             keys, rows, start = self.scan_part(start, through, max_count, max_bytes)
@@ -246,9 +246,9 @@ class ShardStore:
     def scan_part(
         self, after: bytes, through: bytes, max_count: int, max_bytes: int
     ) -> tuple[list[bytes], list[bytes], bytes | None]:
-        """A step of `scan_all`, which may find none; and how far it searched, None for the end.
+        """A step of `scan_all`, which may find nothing. Also returns the key up to which it searched, None at the end.
 
-        It scans RocksDB up to the next window in files, or a part of one such window.
+        It scans either RocksDB up to the next window with files, or a part of one such window.
         """
         window = self.delay_files.next_after(after)
         if window is None or first_key_at(window) > through:
@@ -265,7 +265,7 @@ class ShardStore:
     def _merge(
         self, window: int, after: bytes, through: bytes, max_count: int, max_bytes: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
-        """The merged keys and rows of RocksDB and of one window's files, and how far it searched."""
+        """The merged keys and rows from RocksDB and from one window's files, and the key up to which it searched."""
         reads = (self.delay_files.reader.part(file, after, max_count) for file in self.delay_files.of(window))
         parts = [part for part in reads if part is not None]
         end_key = min([through, *(keys[-1] for keys, _ in parts)])
@@ -284,12 +284,12 @@ class ShardStore:
         return keys, [rows_by_key[key] for key in keys], end_key
 
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
-        """The keys above `after` that are due before `before_ms`, to read in parts."""
+        """The keys above `after` that are due before `before_ms`, to be read in parts."""
         with translate_errors(self.path):
             return KeyScan(self.db, after, first_key_at(before_ms))
 
     def each(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All rows of one kind, in order, from `start` on: for housekeeping and verification."""
+        """All rows of one kind, in order, from `start` on, for housekeeping and verification."""
         with translate_errors(self.path):
             for key, value in self.db.items(from_key=prefix + start):
                 if key[:1] != prefix:
@@ -305,21 +305,21 @@ class ShardStore:
                 yield key[1:], value
 
     def cursor(self) -> Any:
-        """A cursor over the current rows. While it exists, the store cannot be closed."""
+        """A RocksDB iterator over the current rows. While it exists, the store cannot be closed."""
         with translate_errors(self.path):
             return self.db.iter()
 
     def windows(self) -> dict[int, int]:
-        """How many messages are pending per 30-minute window (start in ms)."""
+        """How many messages are pending in each 30-minute window (start in ms)."""
         return {U64.unpack(key)[0]: U64.unpack(value)[0] for key, value in self.each(WINDOW)}
 
     def holds(self, prefix: bytes, start_ms: int, end_ms: int) -> bool:
-        """Whether there are rows of a kind with keys that are due in this period, excluding its end."""
+        """Whether there are rows of a kind whose keys are due in this period, excluding its end."""
         first, end = prefix + first_key_at(start_ms), prefix + first_key_at(end_ms)
         return next(self.range(first, end), None) is not None
 
     def check(self, after: bytes, before_ms: int) -> None:
-        """Read a range block by block. Raises CorruptStore with RocksDB's message if that fails."""
+        """Read a range block by block. Raises CorruptStore with RocksDB's error message if that fails."""
         last = ROW + first_key_at(before_ms)
         with translate_errors(self.path):
             rows = self.db.iter()
@@ -339,14 +339,14 @@ class ShardStore:
         rowless: Collection[bytes] = (),
         topics: Mapping[bytes, int] | None = _NO_TOPICS,
     ) -> None:
-        """One atomic batch. `puts` and `deletes` include their prefixes. Not durable until the next `flush`.
+        """Write one atomic batch. `puts` and `deletes` include their prefixes. Not durable until the next `flush`.
 
-        `rowless`: the keys of messages in delay files that are cancelled without their rows. `topics`: the changes of
-        pending messages per topic; None if unknown.
+        `rowless`: the keys of messages in delay files that are cancelled without their rows. `topics`: how the number
+        of pending messages changes per topic; None if that is unknown.
         """
         batch = WriteBatch(raw_mode=True)
         put = batch.put
-        for key, value in sorted(puts, key=itemgetter(0)):  # half the time of any other order
+        for key, value in sorted(puts, key=itemgetter(0)):  # RocksDB takes half the time if the keys are in order
             put(key, value)
         dropped_keys = self._in_files(deletes, frozenset(rowless)) if self.delay_files else set()
         if not dropped_keys.issuperset(rowless):
@@ -372,25 +372,25 @@ class ShardStore:
         self.position = position
 
     def _in_files(self, deletes: Sequence[bytes], rowless: Set[bytes]) -> set[bytes]:
-        """Keys of pending messages that are deleted and in a delay file (during a load, in RocksDB, too).
+        """Keys of deleted rows whose pending messages are in a delay file (during a load, they are in RocksDB, too).
 
-        `rowless`: keys known to have no row in RocksDB.
+        `rowless`: keys that are known to have no row in RocksDB.
         """
         keys = [key[1:] for key in deletes if key[:1] == ROW and self.delay_files.covers(key[1:])]
         near, loading = self._near([key for key in keys if key not in rowless]), self.delay_files.loading
         return {key for key in keys if key not in near or window_of(due_of(key)) in loading}
 
     def rowless_keys(self, window: int, after: bytes, limit: int) -> tuple[list[bytes], bytes]:
-        """The keys of messages in a window's delay files that were cancelled, and whose endings have no row yet.
+        """The keys of cancelled messages in a window's delay files whose endings have no rows yet.
 
-        Reads `limit` marks, those after the key `after`. Also returns the key of the last one; b"" at the end.
+        Reads the `limit` marks that follow the key `after`. Also returns the key of the last one; b"" at the end.
         """
         start = after + b"\0" if after else first_key_at(window)
         marks = list(islice(self.range(DROPPED + start, DROPPED + first_key_at(window + WINDOW_MS)), limit))
         return [key for key, mark in marks if mark == ROWLESS], marks[-1][0] if len(marks) == limit else b""
 
     def complete_endings(self, rows: Mapping[bytes, bytes]) -> None:
-        """Add these rows, without payloads, to endings without one; forgotten endings stay forgotten."""
+        """Add these rows, without payloads, to endings without rows. Forgotten endings stay forgotten."""
         keys = self.unread_keys(list(rows))
         batch = WriteBatch(raw_mode=True)
         for key, ended in zip(keys, self.endings(keys), strict=True):
@@ -405,12 +405,12 @@ class ShardStore:
         self.change(batch)
 
     def unread_keys(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of the keys whose messages were cancelled in delay files and whose rows are not read yet."""
+        """Those of the keys whose messages were cancelled in delay files and whose rows have not been read yet."""
         marks = self.get_many([DROPPED + key for key in keys])
         return [key for key, mark in zip(keys, marks, strict=True) if mark == ROWLESS]
 
     def count_topics(self, changes: Mapping[bytes, int], through: bytes) -> None:
-        """Count messages by topic that were not counted yet: those with keys up to `through`."""
+        """Count by topic the messages, up to the key `through`, that were not counted yet."""
         batch = WriteBatch(raw_mode=True)
         self.topic_counts.change(batch, changes, through)
         self.change(batch)
@@ -423,7 +423,7 @@ class ShardStore:
         self.unflushed_bytes += size
 
     def watch(self, windows: Collection[int]) -> Journal:
-        """Record changes of windows until `end`."""
+        """Record changes to windows until `end`."""
         journal = Journal(windows)
         self._journals.append(journal)
         return journal
@@ -446,7 +446,7 @@ class ShardStore:
             self.db.write(batch, self._options)
 
     def purge_ends(self, before_ms: int) -> None:
-        """Forget the last endings of windows that start before this time."""
+        """Forget when the last messages ended in windows that start before this time."""
         self.drop(LAST_END, b"", U64.pack(before_ms))
         self.last_ends = {window: at for window, at in self.last_ends.items() if window >= before_ms}
 
@@ -474,10 +474,11 @@ class ShardStore:
                     raise
 
     def close(self) -> None:
-        """Stops a running compaction, and with it the last flush: unflushed changes are in the logs."""
+        """Close the database. A running compaction is stopped; then the last flush is left out: the logs have its
+        changes."""
         self._closing = True
         self.delay_files.reader.close()
-        if stopped := self._compacting.locked():  # rocksdict refuses to close a database that is in use
+        if stopped := self._compacting.locked():  # stop it, because rocksdict cannot close a database that is in use
             self.db.cancel_all_background(True)
         with self._compacting:
             try:

@@ -1,14 +1,15 @@
 """How many messages are pending for each topic in one store (docs/adr/0065).
 
-A batch that changes rows changes their counts. A message that was cancelled in a delay file without its row has no
-known topic yet: it is *unread*, and counts until its row is read. So the sum of all counts is the ledger entry's
-pending messages plus the unread ones.
+A batch that changes rows also changes these counts. The topic of a message that was cancelled in a delay file without
+its row is not known yet: the message is *unread*, and is counted until its row is read. So the sum of all counts is
+the number of pending messages in the ledger entry plus the number of unread messages.
 
     q topic -> count
     q       -> entry number | unread | sum of the counts | through
 
-A store of an older version has no counts, or outdated ones. The numbers of the entry and of the unread show that, and
-all messages are counted again from the lowest key on. `through`: keys up to this one are counted.
+A store written by an older version has no counts, or outdated ones. The entry number and the number of unread messages
+reveal that, and then all messages are counted again, starting at the lowest key. `through`: keys up to this one are
+counted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from duemq.storage.keyspace import TOPIC_COUNT, U64
 log = logging.getLogger(__name__)
 
 MAX_LISTED: Final = 10_000
-"""Topics that are examined to find the largest ones."""
+"""How many topics are examined to find the largest ones."""
 
 _STATE = Struct(">qQQ20s")
 _TOPICS, _AFTER_TOPICS = TOPIC_COUNT + b"\x01", bytes([TOPIC_COUNT[0] + 1])
@@ -34,7 +35,7 @@ _CACHED = 10_000
 
 
 class TopicCount(NamedTuple):
-    """`pending` messages; up to `unread` of these may be cancelled."""
+    """`pending` messages; up to `unread` of them may be cancelled."""
 
     pending: int
     unread: int
@@ -48,16 +49,16 @@ class _Store(Protocol):
 
 
 class TopicCounts:
-    """`unread`: returns the store's current number of unread messages."""
+    """Counts by topic. `unread`: returns the store's current number of unread messages."""
 
     def __init__(self, store: _Store, number: int, pending: int, unread: Callable[[], int]) -> None:
-        """`number`, `pending`: of the store's last ledger entry."""
+        """`number`, `pending`: those of the store's last ledger entry."""
         self._store, self._unread = store, unread
         self._cache: dict[bytes, int] = {}
         self.faults = 0
         """How often the counts differed from the number of pending messages."""
         self.through, self.total = LOWEST, 0
-        """Keys up to this one are counted, and the number of messages."""
+        """`through`: keys up to this one are counted. `total`: the number of messages counted."""
         raw = store.get_many([TOPIC_COUNT])[0]
         if raw is not None:
             state = _STATE.unpack(raw)
@@ -65,7 +66,7 @@ class TopicCounts:
                 self.total, self.through = state[2:]
         if pending + unread() == 0:
             self.total, self.through = 0, HIGHEST
-        self._is_stale = not self.total  # rows of counts may be left that an older version did not maintain
+        self._is_stale = not self.total  # rows with counts may be left that an older version did not maintain
         self._number, self._pending = number, pending
 
     @property
@@ -74,7 +75,7 @@ class TopicCounts:
         return self.through == HIGHEST
 
     def of(self, topic: str) -> TopicCount | None:
-        """None while messages are being counted."""
+        """The topic's count; None while messages are being counted."""
         if not self.built:
             return None
         (count,) = self._counts([topic.encode()]).values()
@@ -100,8 +101,8 @@ class TopicCounts:
     # --- changes, each in a batch of the store -------------------------------------------------------------------
 
     def move(self, batch: Any, changes: Mapping[bytes, int] | None, number: int, pending: int) -> None:
-        """Write the changes of a ledger entry by topic; None if unknown. `number`, `pending`: of the entry. Call it
-        after the batch's unread messages are recorded."""
+        """Write how a ledger entry changes the counts by topic; None if that is unknown. `number`, `pending`: those of
+        the entry. Call it after the batch's unread messages are recorded."""
         self._number, self._pending = number, pending
         self.change(batch, changes)
 

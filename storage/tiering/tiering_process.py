@@ -1,11 +1,11 @@
-"""Seals and loads windows in a child process, which keeps the work off the shard's event loop.
+"""Seals, loads and rewrites windows in a child process, so that the work does not block the shard's event loop.
 
     python -m duemq.storage.tiering.tiering_process
 
-One job as a line of JSON on standard input, its answers as lines on standard output: see `storage/jobs/jobs.py`. On
-request, a line about once a second reports that rows are being read. On failure it writes a sentence to standard error,
-and exits with 2 if the disk failed, 3 if a delay file is damaged (then with a line of JSON, see `Damage`), 4 if the
-store is.
+It reads one job as a line of JSON from standard input, and writes its answers as lines to standard output: see
+`storage/jobs/jobs.py`. If the job asks for it, a line about once a second reports how many rows have been read. If the
+job fails, the process writes a sentence to standard error, and exits with 2 if the disk failed, 3 if a delay file is
+damaged (the sentence is then a line of JSON, see `Damage`), or 4 if the store is damaged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from duemq.storage.keyspace import ROW
 from duemq.storage.rocksdb import sorted_file_options
 
 CountRows = Callable[[int], None]
-"""Gets the number of further rows read."""
+"""Called with the number of rows read since the last call."""
 
 
 def _count_nothing(rows: int) -> None:
@@ -54,7 +54,7 @@ def _count_nothing(rows: int) -> None:
 
 
 def perform(job: TieringJob, count_rows: CountRows = _count_nothing) -> Iterator[About | int | None]:
-    """Do a job; yields its answers."""
+    """Do a job, and yield its answers."""
     match job:
         case SealJob():
             yield from _seal(Path(job.checkpoint), job.shard, job.windows, count_rows)
@@ -65,14 +65,14 @@ def perform(job: TieringJob, count_rows: CountRows = _count_nothing) -> Iterator
 
 
 def _ids(secret: str) -> IdCodec:
-    """The issuer of ids of imported messages, whose rows are built from the files here."""
+    """The issuer for the ids of imported messages, whose rows this process builds from their files."""
     return IdCodec(bytes.fromhex(secret))
 
 
 def _seal(
     checkpoint: Path, shard: int, windows: Sequence[tuple[int, str]], count_rows: CountRows
 ) -> Iterator[About | None]:
-    """Write a checkpoint's rows of each window into a delay file, and read it once to verify."""
+    """Write a checkpoint's rows into one delay file per window, and read each file once to verify it."""
     with translate_errors(checkpoint):
         database = Rdict(str(checkpoint), Options(raw_mode=True), access_type=AccessType.read_only())
     try:
@@ -84,7 +84,7 @@ def _seal(
 
 
 def _write_file(file: Path, shard: int, window: int, parts: Iterator[Part], count_rows: CountRows) -> About | None:
-    """The file's metadata; None, without a file, for no rows."""
+    """Write a file, and return its metadata. If there are no rows, no file is written, and None is returned."""
     first = next(parts, None)
     if first is None:
         return None
@@ -101,11 +101,11 @@ def _counted(parts: Iterable[Part], count_rows: CountRows) -> Iterator[Part]:
 
 
 def _sync_folders(files: Iterable[Path]) -> None:
-    """Sync the folders of the windows and their parent, which may all be new."""
+    """Sync the parent folder of the windows' folders, and its own parent, because all of these may be new."""
     parents = {file.parent.parent for file in files}
     for folder in parents | {parent.parent for parent in parents}:
         with translate_errors(folder):
-            if folder.exists():  # a run without rows creates none
+            if folder.exists():  # a run without rows does not create it
                 sync_folder(folder)
 
 
@@ -117,7 +117,7 @@ def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[tuple[bytes, 
         while rows.valid() and (key := rows.key()) < end:
             yield key[1:], rows.value()
             rows.next()
-        rows.status()  # a damaged block ends an iteration silently
+        rows.status()  # raises if a damaged block has ended the iteration
 
 
 def _load(files: Sequence[JobFile], ids: IdCodec, dropped: Path, sst: Path, count_rows: CountRows) -> int:
@@ -141,7 +141,7 @@ def _rewrite(
     windows: Sequence[tuple[int, str, Sequence[JobFile]]],
     count_rows: CountRows,
 ) -> Iterator[About | None]:
-    """Write the remaining rows of each window's files into a new file."""
+    """Write the remaining rows in each window's files into a new file."""
     dropped_keys = _keys_in(dropped)
     for window, file, files in windows:
         rest = parts_of(_rest_of(files, ids, dropped_keys, count_rows))

@@ -1,19 +1,23 @@
-"""Moving windows out of RocksDB into delay files, and back: the steps that change a shard's store.
+"""Moves windows out of RocksDB into delay files, and back: the steps that change a shard's store.
 
 Another process does the work (`tiering_process.py`), on a checkpoint or on files, while a `Journal` records the shard's
-changes of the windows. Each way ends with one batch per window, so that after a crash a row is in RocksDB or in a file:
+changes to the windows. Each transition ends with one batch per window, so that after a crash a row is still either in
+RocksDB or in a file:
 
-seal:    checkpoint -> files written, synced, named -> batch: rows out, file into the table -> flush
-load:    dropped keys -> SST written -> marker, flush -> ingested -> batch: table, dropped keys and marker out -> flush
-         -> files unlinked
-rewrite: dropped keys -> new file written, synced, named -> batch: old files and their dropped keys out of the table,
-         new file in -> flush -> old files unlinked; without the new file if no rows are left
-join:    new file with all messages of some files written, synced, named -> batch: these files out of the table, the
-         new one in -> flush -> old files unlinked. Dropped messages stay in the file, so nothing else changes
+seal:    make a checkpoint -> write the files, sync and rename them -> batch: delete the rows, add the file to the
+         catalog -> flush
+load:    list the dropped keys -> set a marker, flush -> write an SST -> ingest it -> batch: delete the files from the
+         catalog, the dropped keys and the marker -> flush -> remove the files
+rewrite: list the dropped keys -> write a new file, sync and rename it -> batch: delete the old files from the catalog,
+         with their dropped keys, and add the new file -> flush -> remove the old files. There is no new file if no rows
+         are left
+join:    write a new file with all messages of some files, sync and rename it -> batch: delete these files from the
+         catalog, and add the new file -> flush -> remove the old files. The new file also contains the dropped
+         messages, so nothing else changes
 
-Between the ingestion and the last batch of a load the rows are in both places. They are the same rows, and readers
-check the dropped keys first. A load that restarts after a crash (see its marker) removes the rows of all dropped keys,
-because the earlier SST may have restored them.
+Between the ingestion and the last batch of a load, the rows are both in RocksDB and in files. The rows are the same,
+and readers check the dropped keys first. A load that is repeated after a crash (the marker shows this) deletes the rows
+of all dropped keys, because the earlier SST may have restored them.
 """
 
 from __future__ import annotations
@@ -33,12 +37,12 @@ from duemq.storage.shard.store import ShardStore
 
 
 def bounds(prefix: bytes, window: int, end: int | None = None) -> tuple[bytes, bytes]:
-    """The range of a window's rows of one kind, or of all windows from it to before `end`."""
+    """The range of a window's rows of one kind, or of all windows from this one to before `end`."""
     return prefix + first_key_at(window), prefix + first_key_at(end or window + WINDOW_MS)
 
 
 def commit_seal(store: ShardStore, file: CatalogFile, changes: WindowChanges, present_keys: Collection[bytes]) -> None:
-    """From now on the file has the checkpoint's rows of this window. Flush afterwards.
+    """Commit that the file now has the checkpoint's rows of this window. Flush afterwards.
 
     `present_keys`: the journal's early keys that are in the file.
     """
@@ -58,7 +62,7 @@ def commit_seal(store: ShardStore, file: CatalogFile, changes: WindowChanges, pr
 
 
 def begin_load(store: ShardStore, windows: Collection[int]) -> None:
-    """Record that rows of the windows' files may be in RocksDB from now on. Flush before they are."""
+    """Record that RocksDB may contain rows of the windows' files from now on. Flush before it does."""
     batch = WriteBatch(raw_mode=True)
     for window in windows:
         batch.put(LOADING + U64.pack(window), b"")
@@ -67,7 +71,7 @@ def begin_load(store: ShardStore, windows: Collection[int]) -> None:
 
 
 def commit_load(store: ShardStore, window: int, changes: WindowChanges, *, again: bool) -> list[Path]:
-    """From now on RocksDB has the window. Flush before its files are removed.
+    """Commit that RocksDB now has the window's rows. Flush before the window's files are removed. Returns their paths.
 
     `again`: an earlier load was interrupted.
     """
@@ -84,9 +88,10 @@ def commit_load(store: ShardStore, window: int, changes: WindowChanges, *, again
 def commit_rewrite(
     store: ShardStore, window: int, file: CatalogFile | None, changes: WindowChanges, present_keys: Collection[bytes]
 ) -> list[Path]:
-    """From now on `file`, if any, has the remaining rows of the window's files. Flush before these are removed.
+    """Commit that `file`, if any, now has the remaining rows in the window's files. Flush before the old files are
+    removed. Returns their paths.
 
-    `present_keys`: the journal's early keys that are in the new file. Without a new file, the old ones must have no
+    `present_keys`: the journal's early keys that are in the new file. Without a new file, the old files must have no
     rows left.
     """
     batch = WriteBatch(raw_mode=True)
@@ -106,7 +111,8 @@ def commit_rewrite(
 
 
 def commit_join(store: ShardStore, files: Sequence[CatalogFile], new_file: CatalogFile) -> list[Path]:
-    """From now on `new_file` has the rows of these files of its window. Flush before they are removed."""
+    """Commit that `new_file` now has the rows of these files in its window. Flush before the old files are removed.
+    Returns their paths."""
     if sum(file.about.rows for file in files) != new_file.about.rows:
         raise CorruptStore(
             f"{store.path / new_file.name} has {new_file.about.rows} messages, and not those of its files"

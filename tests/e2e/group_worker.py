@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from duemq.client import Client, LeaseEnded, ReceivedMessage, Unavailable, Unreachable
+from duemq.client import Client, Group, LeaseEnded, ReceivedMessage, Unavailable, Unreachable
 
 TOPIC, GROUP = "orders", "workers"
 VISIBILITY_MS = 3_000
@@ -35,33 +35,34 @@ def work(url: str, path: Path) -> None:
         os.write(file, orjson.dumps(line) + b"\n")
 
     with Client(url) as client:
+        group = client.group(TOPIC, GROUP)
         while True:
             asked_ms = time.time() * 1000
             try:
-                received = client.receive(
-                    TOPIC, GROUP, max=20, wait=timedelta(seconds=1), visibility=timedelta(milliseconds=VISIBILITY_MS)
+                received = group.receive(
+                    max=20, wait=timedelta(seconds=1), visibility=timedelta(milliseconds=VISIBILITY_MS)
                 )
                 for message in received:
                     note("received", message, asked_ms)
-                _answer(client, received, note)
+                _answer(group, received, note)
             except (Unavailable, Unreachable):
                 time.sleep(0.1)
 
 
-def _answer(client: Client, received: Any, note: Any) -> None:
+def _answer(group: Group, received: Any, note: Any) -> None:
     chances = [random.random() for _ in received]
     acked = [message for message, chance in zip(received, chances, strict=True) if chance > _NACKED + _FORGOTTEN]
     asked_ms = time.time() * 1000
     for message in acked:
         note("acking", message, asked_ms)
-    errors = client.ack_many(TOPIC, GROUP, [message.receipt for message in acked])
+    errors = group.ack_many([message.receipt for message in acked])
     for message, error in zip(acked, errors, strict=True):
         note("acked" if error is None else "late", message, asked_ms)
     for message, chance in zip(received, chances, strict=True):
         if chance <= _NACKED:
             asked_ms = time.time() * 1000
             with suppress(LeaseEnded):
-                client.nack(TOPIC, GROUP, message.receipt)
+                group.nack(message.receipt)
                 note("nacked", message, asked_ms)
 
 

@@ -10,12 +10,13 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Unpack
 
-from duemq.client.http import groups, operations
+from duemq.client.http import operations
+from duemq.client.http.aio.group import AsyncGroup
 from duemq.client.http.aio.message import AsyncBatchResult, AsyncMessage
 from duemq.client.http.aio.session import AsyncSession
-from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.errors import Unavailable, Unreachable
 from duemq.client.http.fields import Payload, Text, check_arguments
-from duemq.client.http.requests import ABSENT, Absent, Delay, Draft, Filter, MessageOptions, When, new_draft
+from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
 from duemq.client.http.tail import TailFollower
 from duemq.client.http.values import (
     Cancelled,
@@ -23,7 +24,6 @@ from duemq.client.http.values import (
     Limits,
     MoveReport,
     Page,
-    ReceivedMessage,
     Record,
     RecordPage,
     Topic,
@@ -201,64 +201,9 @@ class AsyncClient(AsyncSession):
         """
         await self._run(operations.commit(topic, consumer, cursor, self._cursors))
 
-    async def receive(
-        self,
-        topic: str,
-        group: str,
-        *,
-        max: int = 1,
-        wait: timedelta = timedelta(0),
-        visibility: Delay | Absent = ABSENT,
-    ) -> Sequence[ReceivedMessage]:
-        """Lease up to `max` (at most 1,000) messages in a topic. Each message goes to one worker in the group. The
-        first receive creates the group, which starts with the oldest record.
-
-        With `wait`, the server answers as soon as a message is available, or after that time without messages. A
-        message that is not acknowledged within `visibility` is delivered again. Raises `TooManyLeases`. After
-        `Unreachable`, messages may be leased although no worker received them, until `visibility` has passed.
-        """
-        return await self._run(groups.receive(topic, group, max, wait, visibility))
-
-    async def ack(self, topic: str, group: str, receipt: str) -> None:
-        """Acknowledge a received message. Once this returns, it is never delivered again. Raises `LeaseEnded`."""
-        await self._run(groups.ack(topic, group, receipt))
-
-    async def ack_many(
-        self, topic: str, group: str, receipts: Iterable[str]
-    ) -> Sequence[RejectedError | Unavailable | Unreachable | None]:
-        """Acknowledge messages. Returns, for each receipt in order, None or the error, such as `LeaseEnded`."""
-        return await self._run(groups.ack_many(topic, group, receipts))
-
-    async def nack(
-        self,
-        topic: str,
-        group: str,
-        receipt: str,
-        *,
-        delay: Delay | Absent = ABSENT,
-        reason: str = "",
-        dead_letter: bool = False,
-    ) -> None:
-        """Send a received message back. It is delivered again after `delay`, by default at once; with `dead_letter`, it
-        becomes a dead letter instead.
-
-        `reason`: up to 200 characters for the message's headers. Raises `LeaseEnded`.
-        """
-        await self._run(groups.nack(topic, group, receipt, delay, reason, dead_letter))
-
-    async def extend(self, topic: str, group: str, receipt: str, visibility: Delay) -> None:
-        """Change the end of a lease to `visibility` from now. Raises `LeaseEnded`."""
-        await self._run(groups.extend(topic, group, receipt, visibility))
-
-    async def put_group(
-        self, topic: str, group: str, *, visibility: Delay | Absent = ABSENT, **fields: Any
-    ) -> dict[str, Any]:
-        """Create a group, or change it. A change ends the group's leases.
-
-        `fields`: `attempts` (how often a message is delivered before it becomes a dead letter), and for a new group
-        `start` ("first" or "last").
-        """
-        return await self._run(groups.put_group(topic, group, visibility, fields))
+    def group(self, topic: str, name: str) -> AsyncGroup:
+        """Return a group of workers that share the messages of a topic: receive, ack, nack."""
+        return AsyncGroup(self._run, topic, name)
 
     async def topics(self) -> Sequence[Topic]:
         return await self._run(operations.topics())

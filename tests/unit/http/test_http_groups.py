@@ -56,7 +56,7 @@ def with_groups(scenario: Callable[[Groups], Awaitable[None]]) -> None:
         relay = Relay(
             site.admin.destinations, site.admin.log.on_change, log_of, log.open, log.disable, lambda: site.now
         )
-        app = site.http._transport.app  # type: ignore[attr-defined]
+        app = site.app
         app.service = replace(app.service, relay=RelayAccess(leases=relay.pool_of))
         running = asyncio.create_task(relay.run())
         try:
@@ -202,22 +202,23 @@ def test_the_sdk_receives_and_acknowledges() -> None:
     async def scenario(site: Groups) -> None:
         transport = httpx.ASGITransport(site.app)
         async with AsyncClient("http://x", transport=transport) as client:
-            made = await client.put_group("orders", "billing", visibility="1m", attempts=2)
+            group = client.group("orders", "billing")
+            made = await group.put(visibility="1m", attempts=2)
             assert (made["visibility"], made["attempts"]) == (60_000, 2)
             await site.deliver(b"1", b"2", None)
             messages = list[ReceivedMessage]()
             while len(messages) < 3:
-                messages += await client.receive("orders", "billing", max=5, wait=timedelta(seconds=5), visibility="2m")
+                messages += await group.receive(max=5, wait=timedelta(seconds=5), visibility="2m")
             one, two, null = sorted(messages, key=lambda message: message.payload or b"3")
             assert (one.attempt, one.id, one.header_list, null.is_null) == (1, "id-1", (("h", b"1"),), True)
-            await client.extend("orders", "billing", one.receipt, timedelta(minutes=1))
-            assert await client.ack_many("orders", "billing", [one.receipt, null.receipt]) == [None, None]
-            await client.nack("orders", "billing", two.receipt, reason="no stock")
+            await group.extend(one.receipt, timedelta(minutes=1))
+            assert await group.ack_many([one.receipt, null.receipt]) == [None, None]
+            await group.nack(two.receipt, reason="no stock")
             with pytest.raises(LeaseEnded):
-                await client.ack("orders", "billing", two.receipt)
-            (again,) = await client.receive("orders", "billing", wait=timedelta(seconds=5))
+                await group.ack(two.receipt)
+            (again,) = await group.receive(wait=timedelta(seconds=5))
             assert (again.payload, again.attempt) == (b"2", 2)
-            await client.nack("orders", "billing", again.receipt, dead_letter=True)
+            await group.nack(again.receipt, dead_letter=True)
             await site.log.filled("dlq.destination.orders.billing", 1)
 
     with_groups(scenario)
