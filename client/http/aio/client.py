@@ -202,7 +202,7 @@ class AsyncClient(AsyncSession):
         await self._run(operations.commit(topic, consumer, cursor, self._cursors))
 
     def group(self, topic: str, name: str) -> AsyncGroup:
-        """Return a group of workers that share the messages of a topic: receive, ack, nack."""
+        """Return a group of workers that share a topic's messages: it has the calls to receive, ack and nack them."""
         return AsyncGroup(self._run, topic, name)
 
     async def topics(self) -> Sequence[Topic]:

@@ -201,7 +201,7 @@ class Client(Session):
         self._run(operations.commit(topic, consumer, cursor, self._cursors))
 
     def group(self, topic: str, name: str) -> Group:
-        """Return a group of workers that share the messages of a topic: receive, ack, nack."""
+        """Return a group of workers that share a topic's messages: it has the calls to receive, ack and nack them."""
         return Group(self._run, topic, name)
 
     def topics(self) -> Sequence[Topic]:
