@@ -1,5 +1,5 @@
-"""The Python SDK: `Client` to send and read, `Admin` for operators; `AsyncClient` and `AsyncAdmin` for asyncio. See
-`docs/guides/sdk.md`."""
+"""The Python SDK: `Client` for senders and readers, `Admin` for operators; `AsyncClient` and `AsyncAdmin` for asyncio.
+See `docs/guides/sdk.md`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -101,7 +101,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand: the command line never uses asyncio, and would pay for the import with every call.
+    # Imported on demand: the command line never uses asyncio, and the import would slow down each of its calls.
     if name in ("AsyncAdmin", "AsyncClient", "AsyncGroup", "AsyncMessage"):
         return getattr(import_module(f"duemq.client.http.aio.{name.removeprefix('Async').lower()}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
-"""Messages of another queue that duemq holds until they are due, each named after its own id.
+"""Messages of another queue, such as Celery's, that duemq holds until they are due.
 
-So a message can be cancelled by that id without any stored state, and a repeat after a lost answer is held once.
+The name of each in duemq is made from its id in that queue. So a message can be cancelled by its id without any stored
+state, and duemq accepts it only once if it is sent again after a lost answer.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from duemq.model.errors import DuemqError
 AWAY: Final = (Unreachable, Unavailable, UnexpectedAnswer)
 """Errors that mean that duemq cannot accept a message now."""
 RETRIES_ASKED: Final = 32
-"""A cancel asks for this many retries of a message at a time."""
+"""A cancel includes this many retries of a message in each request."""
 REPEATS: Final = 10
-"""How often one id can be held, with the same number of retries and other contents or another time."""
+"""How often a message with the same id and number of retries can be held, with different contents or times."""
 THREADS: Final = 16
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,110}")
 _CANCEL_WAIT_S = 10.0
-_KEY_CHARACTERS = 250  # to look messages up; longer ids have only their name
+_KEY_CHARACTERS = 250  # a longer id is not set as the key by which messages are looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class HeldMessage:
 
 
 class DeferredQueue:
-    """The messages that wait for delivery to one topic. For any number of threads, and for processes that fork."""
+    """The messages that wait for delivery to one topic. Any number of threads may use it, and processes may fork."""
 
     def __init__(self, url: str | None, api_key: str | None, timeout: float, topic: str) -> None:
         base: str = http_options(url, api_key, timeout)["base_url"]
@@ -56,7 +57,7 @@ class DeferredQueue:
 
     @property
     def client(self) -> Client:
-        """Created on demand. Without retries: the user of this class has pauses chosen by the app."""
+        """The client, created on demand. It does not retry: `HeldMessage.pauses_s` decides about retries."""
         if self._client is None:
             self._client = Client(**self._options)
         return self._client
@@ -68,7 +69,7 @@ class DeferredQueue:
             client.close()
 
     def hold(self, message: HeldMessage) -> None:
-        """Hold a message; durable when this returns. Raises the errors in `AWAY`, or a `RejectedError`."""
+        """Hold a message. It is durable once this returns. Raises the errors in `AWAY`, or a `RejectedError`."""
         name = self.name(message.id, message.retries)
         for repeat in range(REPEATS):
             try:
@@ -78,7 +79,7 @@ class DeferredQueue:
         raise conflict
 
     def hold_all(self, messages: Sequence[HeldMessage]) -> list[DuemqError | None]:
-        """Hold messages. Returns for each, in order, the error, or None if it is held."""
+        """Hold messages. Returns, for each message in order, the error, or None if it is held."""
 
         def hold(message: HeldMessage) -> DuemqError | None:
             try:
@@ -91,10 +92,10 @@ class DeferredQueue:
             return list(pool.map(hold, messages))
 
     def cancel(self, ids: Iterable[str]) -> set[str]:
-        """Cancel messages. Returns the ids of those that were held and are cancelled: they will not be delivered.
+        """Cancel messages. Returns the ids of messages that duemq held and has cancelled: they will not be delivered.
 
-        A retry is found unless more than `RETRIES_ASKED` retries before it were not held. Raises the errors in `AWAY`,
-        and `PendingError` if the answer is not known in time.
+        A held retry is found unless more than `RETRIES_ASKED` retries in a row before it were not held. Raises the
+        errors in `AWAY`, and `PendingError` if the answer is not known in time.
         """
         won: set[str] = set()
         open_ids, first, last = list(dict.fromkeys(ids)), 0, 1
@@ -107,7 +108,7 @@ class DeferredQueue:
                 names = [
                     repeats[name] for name in self._cancel({r: ids_by_name[name] for r, name in repeats.items()}, won)
                 ]
-            # A message that has not run for the first time has no retries.
+            # A message cancelled before its first run has no retries, so it needs no further request.
             open_ids = [id_ for id_ in open_ids if (id_ in there if first else id_ not in won)]
             first, last = last, max(last, RETRIES_ASKED * (last // RETRIES_ASKED + 1))
         return won
@@ -119,7 +120,8 @@ class DeferredQueue:
         return f"{base}:{retries}"
 
     def _cancel(self, names: Mapping[str, str], won: set[str]) -> list[str]:
-        """Cancel names; returns those that exist. `names`: the id for each name."""
+        """Cancel messages by name, and add the ids of those that it cancelled to `won`. Returns the names that exist.
+        `names`: the id for each name."""
         if not names:
             return []
         name_list, deadline = list(names), time.monotonic() + _CANCEL_WAIT_S

@@ -1,9 +1,9 @@
-"""duemq holds Dramatiq messages that have a delay. See `docs/guides/dramatiq.md`.
+"""Lets duemq hold Dramatiq messages that have a delay. See `docs/guides/dramatiq.md`.
 
     dramatiq.set_broker(broker := RedisBroker())
     duemq.client.dramatiq.install(broker, url="http://127.0.0.1:8787")
 
-A destination with `envelope = "dramatiq"` sends them to the broker when they are due.
+A destination with `envelope = "dramatiq"` sends the messages to the broker when they are due.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from duemq.client.http.blocking.client import Client
 from duemq.model.errors import DuemqError
 
 PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)
-"""How a message is retried while duemq is unreachable."""
+"""Pauses (s) before a message is sent again while duemq is unreachable."""
 
 log = logging.getLogger("duemq.client.dramatiq")
 
 
 class NotHeld(ConnectionFailed):
-    """duemq did not accept the message, like a broker that is unreachable."""
+    """duemq did not accept the message. Programs can handle it like the error for an unreachable broker."""
 
 
 class DramatiqDeferral:
-    """The messages of one broker that duemq holds. `install` sets it as `broker.duemq`."""
+    """Gives one broker's messages to duemq. `install` sets it as `broker.duemq`."""
 
     def __init__(self, broker: Any, holder: DeferredQueue, threshold: int, fallback: bool) -> None:
         self.broker, self.threshold, self.fallback = broker, threshold, fallback
@@ -63,7 +63,8 @@ class DramatiqDeferral:
         try:
             self._holder.hold(HeldMessage(message.message_id, retries, due, message.encode(), PAUSES_S))
         except DuemqError as error:
-            # Dramatiq acknowledges a message even if its retry cannot be enqueued: the message would be lost.
+            # Retries always fall back: Dramatiq acknowledges a message even if its retry cannot be enqueued, so that it
+            # would be lost.
             if not (retries or (self.fallback and isinstance(error, AWAY))):
                 if not isinstance(error, AWAY):
                     raise
@@ -75,7 +76,7 @@ class DramatiqDeferral:
         return message
 
     def cancel(self, message_ids: Iterable[str]) -> set[str]:
-        """Cancel messages. Returns those that were held and are cancelled: they will not run.
+        """Cancel messages. Returns the ids of messages that duemq held and has cancelled: they will not run.
 
         Raises `NotHeld` if duemq is unreachable, and `duemq.client.PendingError` if the answer is not known in time.
         """
@@ -95,16 +96,16 @@ def install(
     fallback: bool = False,
     timeout: float = 10.0,
 ) -> DramatiqDeferral:
-    """From now on duemq holds the broker's messages with a delay of more than `threshold` ms, until they are due.
+    """Let duemq hold the broker's messages that have a delay of more than `threshold` ms, until they are due.
 
-    These come from `send_with_options(delay=)`, pipelines and retries.
+    Messages get delays from `send_with_options(delay=)`, pipelines and retries.
 
-    Call it where the broker is created, so that senders and workers have it. `url` and `api_key` are as in
-    `duemq.client.Client`, `timeout` is in seconds. duemq delivers to `topic`, for a destination: use one per broker. If
-    duemq is unreachable, `NotHeld` is raised; with `fallback`, and always for retries, the message goes to the broker
-    with its delay, as without duemq.
+    Call it in the code that creates the broker, so that both senders and workers call it. `url` and `api_key` are as in
+    `duemq.client.Client`; `timeout` is in seconds. duemq delivers the messages to `topic`, from which a destination
+    takes them: use one topic per broker. If duemq is unreachable, `NotHeld` is raised. With `fallback`, and for retries
+    in any case, the message is sent to the broker with its delay instead, as without duemq.
 
-    Raises `ValueError` if the broker already has it.
+    Raises `ValueError` if duemq is already installed in the broker.
     """
     if isinstance(getattr(broker, "duemq", None), DramatiqDeferral):
         raise ValueError(f"duemq is already installed in {broker!r}")
@@ -115,7 +116,7 @@ def install(
 
 
 def hold_of(broker: dramatiq.Broker) -> DramatiqDeferral:
-    """The deferral of a broker. Raises `ValueError` for a broker without `install`."""
+    """The deferral of a broker. Raises `ValueError` if `install` was not called for the broker."""
     hold = getattr(broker, "duemq", None)
     if not isinstance(hold, DramatiqDeferral):
         raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) when you create it")

@@ -1,17 +1,17 @@
 """The port to another system: an outlet sends one message and reports the result.
 
-Plugs: `http`, `rabbitmq`, `nats`, `redis`, `rocketmq`, and `memory` for tests. All pass
+Implementations: `http`, `rabbitmq`, `nats`, `redis`, `rocketmq`, and `memory` for tests. All pass
 `tests/contract/test_outlet.py`.
-Every plug promises:
+Every outlet guarantees:
 
-* `send` returns ACCEPTED only after the other side has stored the message as durably as it can: a 2xx, a publisher
-  confirm, a JetStream acknowledgement, a reply to XADD.
+* `send` returns ACCEPTED only after the other side has reported that it stored the message as durably as it can: with a
+  2xx, a publisher confirm, a JetStream acknowledgement, or a reply to XADD.
 * Up to `concurrency` calls of `send` run at once and finish in any order. `send` never raises because of the other
   side. A cancelled call (the caller timed out) leaks nothing, but the message may have been sent.
-* A message has the same `id` each time it is sent, and the other side is given that id if it can drop repeats.
+* A message has the same `id` each time it is sent. A system that can drop repeats gets this id.
 * Key, headers and payload arrive byte for byte, as `docs/guides/destinations.md` maps them.
 
-An outlet that is also a `Watcher` (`client/consumer/base.py`) is told which records were pulled and which have ended.
+An outlet that is also a `Watcher` (`client/consumer/base.py`) is notified of records that were pulled or have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from duemq.client.consumer.message import Message
 
-MAX_DETAIL = 500  # characters of an answer that are kept
+MAX_DETAIL = 500  # characters stored from an answer
 
 
 class Result(StrEnum):
@@ -30,20 +30,22 @@ class Result(StrEnum):
 
     ACCEPTED = "accepted"
     FAILED = "failed"
-    """Failed this time. The message is retried, as the destination's retry rule says."""
+    """The attempt failed. The message is retried according to the destination's retry rule."""
     REJECTED = "rejected"
-    """Refused for good: the message becomes a dead letter at once."""
+    """The other side refused the message for good. It becomes a dead letter at once."""
     AWAY = "away"
     """The other side cannot be reached. The message is not at fault: the whole destination waits, and then the message
-    is sent again without counting a retry."""
+    is sent again, which does not count as a retry."""
     GONE = "gone"
     """The other side refuses all further messages: the destination is disabled."""
 
 
 class Reply(NamedTuple):
-    """`status`: the answer in one word (`200`, `nack`, `NO_ROUTE`, `timeout`). `detail`: the start of its text.
+    """A result, with the other side's answer.
 
-    `retry_after_ms`: how long the other side asks us to wait. `overloaded`: it asks for fewer messages at a time.
+    `status`: the answer in one word (`200`, `nack`, `NO_ROUTE`, `timeout`). `detail`: the start of the answer's text.
+    `retry_after_ms`: how long the other side asks us to wait. `overloaded`: the other side asks for fewer messages at a
+    time.
     """
 
     result: Result
@@ -54,13 +56,13 @@ class Reply(NamedTuple):
 
 
 class Outlet(Protocol):
-    """One process's way to a destination. Created without IO: `send` connects when it has to."""
+    """One process's way to a destination. It is created without IO: `send` connects when necessary."""
 
     concurrency: int
-    """Messages that may be in flight if the declaration does not say."""
+    """How many messages may be in flight if the declaration sets no limit."""
 
     async def send(self, message: Message) -> Reply:
-        """See the module docstring. AWAY if it cannot connect."""
+        """Send a message; see the module docstring. Returns AWAY if the outlet cannot connect."""
         ...
 
     async def close(self) -> None:
@@ -69,7 +71,7 @@ class Outlet(Protocol):
 
 
 class NotMapped(Exception):
-    """The destination's system cannot hold the message. `reply` says why."""
+    """The message cannot be represented in the destination's system. `reply` contains the reason."""
 
     def __init__(self, status: str, detail: str) -> None:
         super().__init__(detail)
@@ -77,7 +79,7 @@ class NotMapped(Exception):
 
 
 def resolve(reply: asyncio.Future[Reply], with_: Reply) -> bool:
-    """Answer a message. False if its caller no longer waits."""
+    """Set the reply to a message. Returns False if the caller no longer waits for it."""
     if reply.done():
         return False
     reply.set_result(with_)
@@ -85,4 +87,4 @@ def resolve(reply: asyncio.Future[Reply], with_: Reply) -> bool:
 
 
 class OutletMissing(Exception):
-    """The client library of a system is not installed. The message names the extra to install."""
+    """The client library for a system is not installed. The error text contains the extra to install."""

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a relay, computed at each scrape."""
+"""Prometheus metrics for a relay, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _MEASURED: Final[tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str,
     (CounterMetricFamily, "dead", "duemq_relay_dead_letters_total",
      "Messages of a destination that became dead letters"),
 )  # fmt: skip
-"""For a destination at work in this process: the field of `RelayFigures`, name and help."""
+"""Metrics for each destination at work in this process: the type, the field in `RelayFigures`, the name and the help
+text."""
 
 
 class RelayCollector(Collector):
-    """`relay` returns the relay of this process, or None while there is none."""
+    """`relay`: returns this process's relay, or None while the process has none."""
 
     def __init__(self, relay: Callable[[], Relay | None]) -> None:
         self._relay = relay

@@ -1,4 +1,4 @@
-"""Sends the messages of one destination to its outlet: the handler of its consumer."""
+"""Passes the messages for one destination to its outlet: the handler for the destination's consumer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from duemq.relay.figures import DestinationFigures, FailedDelivery
 from duemq.relay.throttle import Throttle
 
 Disable = Callable[[str, str], Awaitable[None]]
-"""Disables a destination. Arguments: its name and the reason."""
+"""Disables a destination. The arguments are its name and the reason."""
 
-_DAY_MS = 86_400_000  # how long after its first attempt a message may be postponed without a retry; the longest hint
+_DAY_MS = 86_400_000  # the longest delay that the other side may ask for, and how long postponing may go on
 
 
 class OutletRefused(Reject):
-    """The other side will never take the message."""
+    """The other side will never accept the message."""
 
     reason = "rejected"
 
@@ -33,7 +33,7 @@ class Postponed(RetryLater):
 
 
 class Delivery:
-    """`clock` gives epoch ms."""
+    """Delivers messages within the limits of the destination. `clock`: returns epoch ms."""
 
     def __init__(
         self, destination: Destination, outlet: Outlet, figures: DestinationFigures, clock: Callable[[], int],
@@ -49,11 +49,12 @@ class Delivery:
         self._timer: asyncio.TimerHandle | None = None
 
     def queued(self, message: Message) -> bool:
-        """True while the message waits for its turn. That time does not count against the destination's timeout."""
+        """Whether the message still waits for its turn. The destination's timeout does not include this time."""
         return id(message) in self._queued
 
     async def handle(self, message: Message) -> None:
-        """Return once the other side has the message; raise an error that tells the consumer what to do with it."""
+        """Send a message. Returns once the other side has accepted it. Otherwise raises an error by which the consumer
+        decides whether to retry it, make it a dead letter, or pause."""
         loop = asyncio.get_running_loop()
         throttle = self.throttle
         if self._waiting or throttle.wait_s(loop.time()):
@@ -64,7 +65,7 @@ class Delivery:
         try:
             reply = await self._outlet.send(message)
         except asyncio.CancelledError:
-            if loop.time() - began < self._timeout_s:  # the consumer cancelled it
+            if loop.time() - began < self._timeout_s:  # it did not time out: the consumer is stopping
                 throttle.give_up(tried=tried)
                 self._wake()
                 raise
@@ -105,7 +106,8 @@ class Delivery:
                 raise self._later(message, reply, text)
 
     def _later(self, message: Message, reply: Reply, text: str) -> RetryLater:
-        """Retry after the longer of the two delays: the retry rule's and the one the other side asked for."""
+        """The error for a retry after the longer of two delays: the retry rule's, and the delay that the other side
+        asked for. If the other side is overloaded, the retry does not count, up to a day after the first attempt."""
         hint_ms = min(reply.retry_after_ms or 0, _DAY_MS)
         if hint_ms <= 0:
             return RetryLater(text)
@@ -134,7 +136,7 @@ class Delivery:
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # the cancel came right after the turn
+            if turn.done() and not turn.cancelled():  # the message had its turn just before the cancel
                 self.throttle.give_up(tried=turn.result())
                 self._wake()
             raise
@@ -142,7 +144,7 @@ class Delivery:
             self._queued.discard(id(message))
 
     def _wake(self) -> None:
-        """Give turns to waiting messages, first come first served, while the throttle allows it."""
+        """Let waiting messages begin, in the order of their arrival, until the throttle allows no more."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
@@ -159,7 +161,8 @@ class Delivery:
 
 
 def _postpones(reply: Reply) -> bool:
-    """Whether the other side is overloaded and says how long to wait. Zero and past times do not count."""
+    """Whether the other side reports an overload and asks for a delay. A delay of zero and a time in the past do not
+    count."""
     return reply.overloaded and (reply.retry_after_ms or 0) > 0
 
 

@@ -1,4 +1,4 @@
-"""Counters of one destination."""
+"""Counters for one destination."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from duemq.cluster.relays.figures import BUCKETS_MS
 from duemq.relay.base import Reply, Result
 
-_ATTEMPTS = 20  # kept for display
-_STATUSES = 50  # different answers counted separately
+_ATTEMPTS = 20  # number of failed attempts stored for display
+_STATUSES = 50  # number of different answers that are counted separately
 
 
 class FailedDelivery(NamedTuple):
-    """An attempt that was not accepted: when (epoch ms), which message, how long it took, and the answer."""
+    """An attempt that was not accepted: its time (epoch ms), the message, how long the attempt took, and the answer."""
 
     at: int
     id: str
@@ -25,7 +25,7 @@ class FailedDelivery(NamedTuple):
 
 
 class Histogram:
-    """Times in ms."""
+    """A histogram of times in ms."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_MS) + 1)
@@ -37,17 +37,18 @@ class Histogram:
 
 
 class DestinationFigures:
-    """Counted since this process started the destination."""
+    """Counters since this process started the destination."""
 
     def __init__(self) -> None:
         self.results: Counter[Result] = Counter()
         self.statuses: Counter[str] = Counter()
-        """Answers by their one-word status, accepted ones included: up to `_STATUSES` words, the rest as `other`."""
+        """Number of answers by status, including accepted messages. Up to `_STATUSES` different statuses are counted;
+        the rest are counted as `other`."""
         self.lateness, self.took = Histogram(), Histogram()
         self.last_accepted_at: int | None = None
         self.attempts: deque[FailedDelivery] = deque(maxlen=_ATTEMPTS)
         self.trouble = ""
-        """A sentence that says why the last attempt to send failed."""
+        """Why the last attempt to send failed, as a sentence."""
 
     def accepted(self, now_ms: int, took_ms: float, due_ms: int | None, status: str) -> None:
         self._count(Result.ACCEPTED, status)

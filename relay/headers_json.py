@@ -1,4 +1,4 @@
-"""The headers of a message as one text, for systems whose own headers cannot carry them."""
+"""The headers of a message as one text, for systems whose own headers cannot represent them."""
 
 from __future__ import annotations
 

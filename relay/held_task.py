@@ -1,4 +1,4 @@
-"""Reads the tasks that the adapters of Celery and Dramatiq hold: payloads of messages."""
+"""Reads the tasks in the payloads of messages that the adapters for Celery and Dramatiq sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.relay.base import NotMapped
 
 _VERSION: Final = 1
 _PRIORITIES: Final = (9, 6, 3)
-"""kombu's steps on Redis, but 0: each has a list for itself."""
+"""kombu's priority steps in Redis, except 0. Each has a separate list."""
 _DECODERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "datetime": datetime.fromisoformat,
     "bytes": str.encode,
@@ -23,7 +23,7 @@ _DECODERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 class CeleryTask(NamedTuple):
-    """A message of kombu. `headers` and `properties`: JSON, with kombu's own types as objects (`typed` reads them)."""
+    """A kombu message. `headers` and `properties`: JSON, with kombu's own types as objects (see `typed`)."""
 
     body: bytes
     content_type: str
@@ -37,18 +37,20 @@ class CeleryTask(NamedTuple):
 
     @property
     def expiration_ms(self) -> int | None:
-        """The rest of its life. None: any, or it has expired: a worker gets it and reports that."""
+        """The remaining time until the task expires. None if it never expires, or if it has expired: then it is sent
+        without an expiry, so that a worker gets it and reports that it has expired."""
         left = 0 if self.expires is None else int((self.expires - datetime.now(UTC)).total_seconds() * 1000)
         return left if left > 0 else None
 
     @property
     def list_suffix(self) -> str:
-        """What kombu appends to the name of a queue in Redis."""
+        """The suffix that kombu appends to a queue's name in Redis for this priority."""
         step = next((step for step in _PRIORITIES if self.priority >= step), 0)
         return f"\x06\x16{step}" if step else ""
 
     def kombu_json(self) -> bytes:
-        """An element of a list in Redis. It has a new delivery tag each time: kombu acknowledges by the tag."""
+        """The task as an element of a list in Redis. Each call uses a new delivery tag, by which kombu acknowledges the
+        task."""
         info = {"exchange": self.exchange, "routing_key": self.routing_key}
         own = {
             "delivery_info": info,
@@ -67,21 +69,21 @@ class CeleryTask(NamedTuple):
 
 
 class DramatiqTask(NamedTuple):
-    """A message of Dramatiq, encoded as JSON in `payload`. `priority`: of RabbitMQ."""
+    """A Dramatiq message. `payload`: the message as JSON. `priority`: its priority in RabbitMQ."""
 
     queue: str
     priority: int | None
     payload: bytes
 
     def redis_message(self) -> tuple[str, bytes]:
-        """Its id in Redis, a new one each time, and the message with that id."""
+        """A new id for the message in Redis, and the message as JSON with that id."""
         fields, id_ = json.loads(self.payload), str(uuid4())
         fields["options"] = fields["options"] | {"redis_message_id": id_}
         return id_, json.dumps(fields).encode()
 
 
 def celery_task(message: Message) -> CeleryTask:
-    """Raises NotMapped."""
+    """The Celery task in a message. Raises NotMapped."""
     try:
         fields = json.loads(message.payload)
         if fields["v"] != _VERSION:
@@ -101,7 +103,7 @@ def celery_task(message: Message) -> CeleryTask:
 
 
 def dramatiq_task(message: Message) -> DramatiqTask:
-    """Raises NotMapped."""
+    """The Dramatiq message in a message. Raises NotMapped."""
     try:
         fields = json.loads(message.payload)
         priority = dict(fields["options"]).get("broker_priority")
@@ -111,7 +113,7 @@ def dramatiq_task(message: Message) -> DramatiqTask:
 
 
 def typed(value: Mapping[str, Any]) -> Any:
-    """The JSON of kombu with its own types as Python's. Raises NotMapped."""
+    """kombu's JSON with objects that encode kombu's own types replaced by Python values. Raises NotMapped."""
 
     def decoded(fields: dict[str, Any]) -> Any:
         decode = _DECODERS.get(str(fields.get("__type__"))) if len(fields) == 2 else None

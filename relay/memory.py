@@ -1,4 +1,4 @@
-"""An outlet for tests: keeps its messages, and answers as told."""
+"""An outlet for tests: it stores messages, and replies as the test demands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ACCEPTED = Reply(Result.ACCEPTED, "ok")
 
 
 class MemoryOutlet:
-    """`answer`: the reply to a message; None means accepted. `delay_s`: how long each reply takes. `gate`: replies wait
-    until it is set."""
+    """`answer`: returns the reply to a message; None means accepted. `delay_s`: how long each reply takes. `gate`:
+    replies wait until it is set."""
 
     concurrency = 100
 

@@ -1,4 +1,4 @@
-"""Creates the outlet of a destination. A system's module and client library are imported on first use."""
+"""Creates the outlet for a destination. A system's module and client library are imported on first use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _STREAM: Final = ("duemq.relay.rabbitmq.stream.outlet", "StreamOutlet")
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """Limits set by the relay's operator. `private_networks`: networks that destinations may be in although they are
-    private, link-local or loopback."""
+    """Limits set by the relay's operator. `private_networks`: private, link-local or loopback networks in which
+    destinations are allowed."""
 
     private_networks: Sequence[IPv4Network | IPv6Network] = ()
 
 
 def open_outlet(destination: Destination, credentials: Credentials, policy: RelayPolicy) -> Outlet:
-    """An outlet that is not connected yet. All outlet classes take these three arguments. Raises OutletMissing."""
+    """Create an outlet, which is not connected yet. All outlet classes take these three arguments. Raises
+    OutletMissing."""
     options = destination.options
     if destination.system is System.PULL:
         raise OutletMissing("workers pull the messages of a group: nothing is sent to it")

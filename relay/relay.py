@@ -27,14 +27,14 @@ from duemq.relay.settings import RelaySettings
 log = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that failed is restarted
-_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # limits; ordered: some of each failing key
-_GROUP_COMMIT_PAUSE_S = 0.002  # acks wait for it
-_COMMIT_PAUSE_S = 0.02  # storing a cursor costs an fsync that delays deliveries; without it messages come again
+_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # ordered: some of each failing key stay
+_GROUP_COMMIT_PAUSE_S = 0.002  # short, because an ack waits until the cursor is stored
+_COMMIT_PAUSE_S = 0.02  # longer: each fsync for a cursor delays deliveries; shorter: fewer repeats after a crash
 _STOP_S = 10.0
 _LOOK_S = 60.0
-_ENDED_S = 20.0  # by then a consumer has stopped (`_STOP_S`) and closed its outlet
-_RENEW_SOON_S, _RENEW_S = 60.0, 6 * 3600.0  # Kafka forgets a group without members after 7 days, by default
-_TIMEOUT_MARGIN_S = 0.1  # time-outs are checked 20 times a second
+_ENDED_S = 20.0  # long enough for a consumer to stop (`_STOP_S`) and close its outlet
+_RENEW_SOON_S, _RENEW_S = 60.0, 6 * 3600.0  # by default, Kafka drops a group's offsets after 7 days without members
+_TIMEOUT_MARGIN_S = 0.1  # timeouts are checked 20 times a second
 
 
 class DeclaredDestinations(Protocol):
@@ -47,14 +47,14 @@ class DeclaredDestinations(Protocol):
 
 
 MakeLog = Callable[[str, ConsumerOptions], ConsumerLog]
-"""The log of a group."""
+"""Creates the log for a group."""
 OpenOutlet = Callable[[Destination, Credentials], Outlet]
-"""Raises OutletMissing."""
+"""Creates the outlet for a destination. Raises OutletMissing."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """A destination at work. `declared`: the declaration it was started with."""
+    """A destination at work. `declared`: the declaration with which it was started."""
 
     declared: tuple[Destination, Credentials]
     figures: DestinationFigures
@@ -65,7 +65,7 @@ class _Work:
     consumer: Consumer | None = None
 
     def reads(self, name: str, topics: Collection[str]) -> bool:
-        """Whether it works for this destination and reads any of these topics."""
+        """Whether this is the work for the destination `name`, and reads any of these topics."""
         destination = self.declared[0]
         return destination.name == name and any(
             topic in topics for topic in (destination.own_topic, *destination.topics)
@@ -73,9 +73,9 @@ class _Work:
 
 
 class Relay:
-    """`on_change` takes a function to call after each change of the declarations. `disable` disables a destination; its
-    arguments are name and reason. `clock` returns epoch ms. `kafka`: see `ConsumerOptions`. `name`: of this relay,
-    shown next to its counters."""
+    """A relay. `on_change`: takes a function to call after each change of the declarations. `disable`: disables a
+    destination; its arguments are the name and the reason. `clock`: returns epoch ms. `kafka`: see `ConsumerOptions`.
+    `name`: this relay's name, shown next to its counters."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Relay:
         names: TopicNames = TopicNames(),  # noqa: B008  # a value
         settings: RelaySettings = RelaySettings(),  # noqa: B008  # a value
     ) -> None:
-        """`names`: names of the groups on the brokers, if they are on Kafka."""
+        """`names`: maps names of groups and topics to their names on the Kafka brokers."""
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
         self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
         self._names, self._settings = names.on_brokers, settings
@@ -103,34 +103,34 @@ class Relay:
 
     @property
     def names(self) -> list[str]:
-        """Declared destinations, active or not."""
+        """The names of the declared destinations, active or not."""
         return list(self._figures)
 
     def figures_of(self, name: str) -> DestinationFigures | None:
         return self._figures.get(name)
 
     def trouble(self, name: str) -> str:
-        """Why a destination takes no messages, in a sentence. Empty if it does, or is only paused."""
+        """Why a destination accepts no messages, as a sentence. Empty if it accepts them, or is only paused."""
         destination, work = self._declared.by_name.get(name), self._working.get(name)
         disabled = destination.disabled if destination is not None else ""
         return disabled or (work.figures.trouble if work is not None else "")
 
     @property
     def now(self) -> int:
-        """Epoch ms."""
+        """The current time, epoch ms."""
         return self._clock()
 
     def measured(self) -> dict[str, RelayFigures]:
-        """Figures of the destinations at work here, by name."""
+        """The figures of the destinations at work in this process, by name."""
         return {name: self._measure(work) for name, work in self._working.items()}
 
     def measured_of(self, name: str) -> RelayFigures | None:
-        """Figures of one destination; None if it is not at work here."""
+        """The figures of one destination; None if it is not at work in this process."""
         work = self._working.get(name)
         return None if work is None else self._measure(work)
 
     async def pool_of(self, name: str) -> LeasePool:
-        """The pool of a group, once it is at work here."""
+        """The pool of a group. Waits until the group is at work in this process."""
         while (work := self._working.get(name)) is None or work.pool is None:
             await self._began.wait()
         return work.pool
@@ -160,10 +160,10 @@ class Relay:
         )
 
     async def ended(self, name: str, topics: Collection[str]) -> None:
-        """Return once no consumer here reads any of these topics for a destination. A consumer that is still stopping
-        stores its position, which would overwrite a reset of the group.
+        """Return once no consumer in this process reads any of these topics for a destination. A consumer that is still
+        stopping will store its position, which would overwrite a reset of the group.
 
-        Raises Rejected `conflict` if the destination keeps running, because it is declared.
+        Raises Rejected `conflict` if the destination keeps running, for example because it is still declared.
         """
         works = [work for work in (*self._working.values(), *self._ending) if work.reads(name, topics)]
         tasks = [work.task for work in works if work.task is not None]
@@ -191,8 +191,8 @@ class Relay:
                 await asyncio.shield(asyncio.wait(tasks))
 
     async def _follow(self) -> float:
-        """Start new destinations, stop deleted or paused ones, and restart changed ones once they have stopped. None
-        waits for another."""
+        """Start new destinations, stop deleted or paused ones, and restart changed ones once they have stopped. No
+        destination waits for another."""
         active = {
             name: (destination, self._declared.credentials_of(name))
             for name, destination in self._declared.by_name.items()
@@ -208,20 +208,20 @@ class Relay:
         for name, declared in active.items():
             if name not in self._working and name not in ending:
                 work = _Work(declared, self._figures[name])
-                work.figures.trouble = ""  # about the former declaration
+                work.figures.trouble = ""  # it was about the previous declaration
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
                 self._working[name] = work
         return _LOOK_S
 
     async def _renew(self) -> None:
-        """Renew the positions of paused destinations, in a log that forgets them while a group has no members."""
+        """Renew the positions of paused destinations: some logs drop the positions of a group without members."""
         failures: list[Exception] = []
         for destination in [each for each in self._declared.by_name.values() if not each.active]:
             consumer_log = self._make_log(self._names(destination.group), ConsumerOptions(kafka=self._kafka))
             try:
                 own_topics = map(self._names, (destination.own_topic, destination.retry_topic))
                 await consumer_log.renew((*destination.topics, *own_topics))
-            except Exception as error:  # the other groups are still renewed
+            except Exception as error:  # the other groups must still be renewed
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -239,7 +239,7 @@ class Relay:
             work.task.add_done_callback(ended)
 
     async def _keep_working(self, work: _Work) -> None:
-        """Run until stopped, whatever error ends the consumer."""
+        """Run a destination's consumer until it is stopped. After an error, the consumer is started again."""
 
         def on_failure(error: Exception) -> None:
             work.figures.trouble = str(error) or repr(error)
@@ -273,7 +273,7 @@ class Relay:
             await outlet.close()
 
     async def _lease(self, work: _Work, loop: Loop) -> None:
-        """Work for a group: its messages wait for callers."""
+        """Work for a group: its messages wait in a pool for callers."""
         destination = work.declared[0]
         options = replace(
             self._options(destination, 1, destination.concurrency or self._settings.group_messages),
@@ -305,7 +305,7 @@ class Relay:
         return (*destination.topics, self._names(destination.own_topic))
 
     def _options(self, destination: Destination, concurrency: int, most: int) -> ConsumerOptions:
-        """`most`: messages in hand."""
+        """The options for a destination's consumer. `most`: limit for messages in hand."""
         return ConsumerOptions(
             concurrency=concurrency,
             ordered=destination.ordered,
@@ -324,12 +324,12 @@ class Relay:
 
 
 def _dead(consumer: Consumer) -> int:
-    """Number of messages that became dead letters since it started."""
+    """Number of messages that became dead letters since the consumer started."""
     return sum(count for (_, outcome), count in consumer.counts.items() if outcome == "dead")
 
 
 async def _run(consumer: Consumer, stop: asyncio.Event) -> None:
-    """Like `Consumer.run`, but without signal handlers: the process belongs to the server."""
+    """Works like `Consumer.run`, but without signal handlers, because the server handles the signals."""
     await consumer.start()
     waiting = asyncio.create_task(stop.wait(), name="stop of a destination")
     try:

@@ -12,8 +12,8 @@ from duemq.model.settings import MIB, Networks, SettingsSection, Size, Switch, h
 
 class RelaySettings(SettingsSection):
     """`enabled`: whether `duemq serve` relays. `listen`: metrics and probes of `duemq relay`. `private_networks`:
-    networks that destinations may be in although they are private, link-local or loopback. `group_messages`,
-    `group_bytes`: of a group in memory, leased or waiting."""
+    private, link-local or loopback networks in which destinations are allowed. `group_messages`, `group_bytes`: limits
+    for a group's messages in memory, leased or waiting."""
 
     enabled: Switch = True
     listen: str = "127.0.0.1:8789"

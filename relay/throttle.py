@@ -1,42 +1,43 @@
 """Limits messages in flight to a destination, and messages started per second. Pure: `now` is an argument.
 
-The limit in flight is halved when the other side reports an overload, and raised by one for each limit's worth of
-accepted messages (additive increase, multiplicative decrease, as in TCP since RFC 2581).
+The limit for messages in flight is halved when the other side reports an overload. It is raised by one each time that
+as many messages as the limit were accepted (additive increase, multiplicative decrease, as in TCP since RFC 2581).
 
-    three answers in a row ask for later -> closed for 1 s -> one message is tried -> again: twice as long
-                                                                                   -> any other answer: open
+    three answers in a row ask for a delay -> closed for 1 s -> one message is tried -> overloaded: twice as long
+                                                                                     -> any other answer: open
 """
 
 from __future__ import annotations
 
 _LEAST = 1.0
-_CALM_S = 1.0  # answers to messages in flight repeat the signal, and do not count again
-_CLOSES = 3  # "later" answers in a row: a single one may concern only its message, such as a tenant's quota
+_CALM_S = 1.0  # after the limit was halved: answers to messages in flight report the same overload again
+_CLOSES = 3  # answers in a row that ask for a delay; a single one may concern only its message (a tenant's quota)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class Throttle:
-    """`concurrency`: the most in flight. `rate`: messages/s, 0 = any; a tenth of a second's worth may start at once."""
+    """The throttle for one destination. `concurrency`: how many messages may be in flight at most. `rate`: messages/s,
+    0 = no limit; up to a tenth of this number may start at once."""
 
     def __init__(self, concurrency: int, rate: int = 0) -> None:
         self._most = float(concurrency)
         self.limit = float(concurrency)
-        """Current limit in flight."""
+        """The current limit for messages in flight."""
         self.in_flight = 0
         self.closed_until: float | None = None
-        """While closed: when one message is tried."""
+        """When one message is tried; None if the throttle is not closed."""
         self._rate = float(rate)
         self._burst = max(rate / 10, 1.0)
         self._tokens = self._burst
         self._filled_at: float | None = None
         self._lowered_at = -_CALM_S
-        self._postponed = 0  # "later" answers in a row
+        self._postponed = 0  # answers in a row that asked for a delay
         self._pause_s = _FIRST_PAUSE_S
         self._trying = False
 
     def wait_s(self, now: float) -> float:
-        """0 if a message may start now; else ask again after this many seconds. Infinity: wait until a message has
-        ended."""
+        """0 if a message may start now; otherwise, the seconds after which to ask again. Infinity: ask again when a
+        message has ended."""
         if self.closed_until is not None:
             if now < self.closed_until:
                 return self.closed_until - now
@@ -52,7 +53,8 @@ class Throttle:
         return 0.0 if self._tokens >= 1 else (1 - self._tokens) / self._rate
 
     def begin(self) -> bool:
-        """A message starts; `wait_s` must have allowed it. Returns whether it is the one tried while the rest waits."""
+        """A message starts; `wait_s` must have allowed it. Returns whether it is the one that is tried while all others
+        wait."""
         self.in_flight += 1
         if self._rate:
             self._tokens -= 1
@@ -62,7 +64,8 @@ class Throttle:
     def end(
         self, now: float, *, accepted: bool, overloaded: bool = False, postponed: bool = False, tried: bool = False
     ) -> None:
-        """A message was answered. `postponed`: the other side asked for later. `tried`: the return value of `begin`."""
+        """A message was answered. `postponed`: whether the other side asked for a delay. `tried`: the return value of
+        `begin`."""
         self.in_flight -= 1
         if overloaded and now - self._lowered_at >= _CALM_S:
             self.limit, self._lowered_at = max(self.limit / 2, _LEAST), now
@@ -83,6 +86,6 @@ class Throttle:
             self._postponed = 0
 
     def give_up(self, *, tried: bool) -> None:
-        """A message ended without an answer: the consumer cancelled it."""
+        """A message ended without an answer, because the consumer cancelled it."""
         self.in_flight -= 1
         self._trying = self._trying and not tried

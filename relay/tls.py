@@ -11,11 +11,11 @@ from duemq.tls.files import strict
 
 
 class UnusableCredentials(ValueError):
-    """A PEM text is invalid. The message says which, and contains nothing of the key."""
+    """A PEM text is invalid. The error text says which one, and contains no part of the key."""
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
-    """Verifies the server's name. Without `ca`, trusts the system's authorities.
+    """A context that verifies the server's name. Without `ca`, it trusts the system's authorities.
 
     Raises UnusableCredentials.
     """
@@ -33,7 +33,7 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
-    # `ssl` reads only files. The folder is private to this user and deleted after reading.
+    # `ssl` reads certificates only from files. The folder is private to this user, and deleted after reading.
     with TemporaryDirectory(prefix="duemq-") as folder:
         path = os.path.join(folder, "client.pem")
         with open(path, "w") as file:

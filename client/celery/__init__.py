@@ -1,4 +1,4 @@
-"""duemq holds Celery tasks that have an eta or countdown. See `docs/guides/celery.md`.
+"""Lets duemq hold Celery tasks that have an eta or countdown. See `docs/guides/celery.md`.
 
 app = Celery("proj", broker="redis://localhost")
 duemq.client.celery.install(app, url="http://127.0.0.1:8787")

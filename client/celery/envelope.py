@@ -17,10 +17,10 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Everything a broker is given for a task; the body as its serializer and compression made it.
+    """Everything that is sent to a broker for a task. `body`: the message body, serialized and compressed by kombu.
 
-    `properties` has no time to live: the rest of it follows from `expires` when the message goes to the broker.
-    `declare`: the task's queues, for relays of version 0.2 and before.
+    `properties` contains no time to live: the remaining time is computed from `expires` when the message is sent to the
+    broker. `declare`: the task's queues, for relays of version 0.2 and earlier.
     """
 
     body: bytes
@@ -35,8 +35,8 @@ class Envelope:
     expires: datetime | None
 
     def encode(self) -> bytes:
-        """The envelope as JSON, with a body that is not UTF-8 in base64. Raises `TypeError` for a header that JSON
-        cannot represent."""
+        """The envelope as JSON. A body that is not UTF-8 is encoded in base64. Raises `TypeError` for a header that
+        JSON cannot represent."""
         fields: dict[str, Any] = {"v": VERSION}
         try:
             fields["body"] = self.body.decode()
@@ -54,7 +54,8 @@ class Envelope:
 
 
 def named_queue(app: Celery, entity: Any) -> str | dict[str, Any] | None:
-    """The part of a declaration that has to travel; None if it is not a queue."""
+    """A declared queue as the envelope describes it: only its name if the app's configuration defines it. None if the
+    entity is not a queue."""
     if not isinstance(entity, Queue):
         return None
     if app.amqp.queues.get(entity.name) == entity:

@@ -1,4 +1,5 @@
-"""duemq holds an app's tasks that have an eta, and can cancel them; the broker gets them when they are due."""
+"""Sends an app's tasks that have an eta to duemq, which holds them until they are due, and cancels them there. A relay
+sends due tasks to the broker."""
 
 from __future__ import annotations
 
@@ -22,13 +23,15 @@ from duemq.client.http.blocking.client import Client
 from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"
-"""Celery's own exchange for quorum queues: these tasks wait in RabbitMQ, not in a worker."""
+"""Celery's exchange for delays with quorum queues. duemq does not hold its tasks: they already wait in RabbitMQ, not in
+a worker."""
 
 log = logging.getLogger("duemq.client.celery")
 
 
 class NotHeld(OperationalError):  # type: ignore[misc]
-    """duemq did not accept the task, like a broker that is unreachable. `failed`: for a batch, the error by task id."""
+    """duemq did not accept the task. Programs can handle it like the error for an unreachable broker. `failed`: for a
+    batch, the error for each task id."""
 
     def __init__(self, detail: str, failed: Mapping[str, Exception] | None = None) -> None:
         super().__init__(detail)
@@ -36,7 +39,7 @@ class NotHeld(OperationalError):  # type: ignore[misc]
 
 
 class _Task(NamedTuple):
-    """A task of a batch: the held message, and the arguments of its `kombu.Producer.publish`."""
+    """A task in a batch: the message for duemq, and the arguments with which `kombu.Producer.publish` was called."""
 
     message: HeldMessage
     body: Any
@@ -44,7 +47,7 @@ class _Task(NamedTuple):
 
 
 class CeleryDeferral:
-    """The tasks of one app that duemq holds. `install` sets it as `app.duemq`."""
+    """Gives one app's tasks to duemq. `install` sets it as `app.duemq`."""
 
     def __init__(self, app: Celery, holder: DeferredQueue, threshold: float, fallback: bool) -> None:
         self.app, self.threshold, self.fallback = app, threshold, fallback
@@ -64,7 +67,8 @@ class CeleryDeferral:
         self._holder.close()
 
     def take(self, producer: Any, body: Any, options: Mapping[str, Any]) -> bool:
-        """Hold what these arguments of `kombu.Producer.publish` would publish. False if the task is not for duemq.
+        """Give duemq the task that `kombu.Producer.publish` would send with these arguments. False if duemq is not
+        meant to hold the task.
 
         Raises `NotHeld` if duemq is unreachable, and a `RejectedError` if it refuses the task.
         """
@@ -73,7 +77,7 @@ class CeleryDeferral:
             return False
         exchange = options.get("exchange")
         if (name := getattr(exchange, "name", exchange)) and (name == NATIVE_DELAY or self._is_redis()):
-            return False  # in Redis, a destination knows queues only
+            return False  # a relay can send tasks to queues in Redis, but not to exchanges
         eta = self._instant(about["eta"])
         if eta is None or eta.timestamp() - time.time() <= self.threshold:
             return False
@@ -97,10 +101,11 @@ class CeleryDeferral:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Collect tasks with an eta, and send them together at the end of the block, several times as fast.
+        """Collect tasks with an eta, and send them together at the end of the block. That is several times as fast.
 
-        No task is held earlier. At the end raises `NotHeld`, with `failed`, if some were not accepted. With `fallback`,
-        tasks that duemq could not accept now go to the app's broker with their eta. Only for this thread.
+        Before the end of the block, duemq holds none of the tasks. At the end, `NotHeld` is raised, with `failed`, if
+        some were not accepted. With `fallback`, tasks that duemq cannot accept at the moment are sent to the app's
+        broker with their eta. The block affects only the current thread.
         """
         tasks: list[_Task] = []
         token = self._batch.set(tasks)
@@ -114,7 +119,8 @@ class CeleryDeferral:
             raise NotHeld(f"{len(failed)} of {len(tasks)} tasks were not held; the first: {first}", failed) from first
 
     def _fall_back(self, tasks: Sequence[_Task], errors: Sequence[Exception | None]) -> list[Exception | None]:
-        """The errors that remain after the broker has got the tasks that duemq could not accept now."""
+        """Send the tasks that duemq could not accept to the broker, if they may fall back. Returns the remaining
+        errors."""
         left: list[Exception | None] = []
         for task, error in zip(tasks, errors, strict=True):
             if error is not None and self._falls_back(task.message, error):
@@ -123,17 +129,17 @@ class CeleryDeferral:
                     with self.app.producer_or_acquire() as producer:
                         producer.publish(task.body, **task.options)
                     error = None
-                except Exception as away:  # each transport raises other errors
+                except Exception as away:  # each transport has its own error classes
                     error = away
             left.append(error)
         return left
 
     def _falls_back(self, task: HeldMessage, error: Exception) -> bool:
-        # Celery drops a task if its retry cannot be sent (`Reject(requeue=False)`): the task would be lost.
+        # Retries always fall back: Celery drops a task whose retry cannot be sent (`Reject(requeue=False)`).
         return task.retries > 0 or (self.fallback and isinstance(error, AWAY))
 
     def cancel(self, task_ids: Iterable[str]) -> set[str]:
-        """Cancel tasks. Returns the tasks that were held and are cancelled: they will not run.
+        """Cancel tasks. Returns the ids of tasks that duemq held and has cancelled: they will not run.
 
         Raises `NotHeld` if duemq is unreachable, and `PendingError` if the answer is not known in time.
         """
@@ -143,7 +149,7 @@ class CeleryDeferral:
             raise NotHeld(f"duemq: {error}") from error
 
     def _task(self, producer: Any, body: Any, options: dict[str, Any], eta: datetime) -> HeldMessage:
-        """The message exactly as kombu would send it to a broker, without an eta."""
+        """The message exactly as kombu would send it to a broker, but without the eta."""
         headers = dict(options.pop("headers", None) or {})
         if "id" in headers:
             about = headers = {**headers, "eta": None}
@@ -164,7 +170,7 @@ class CeleryDeferral:
         return HeldMessage(about["id"], about.get("retries") or 0, eta, envelope.encode(), pauses_s)
 
     def _instant(self, value: Any) -> datetime | None:
-        """An eta or expires as a worker understands it (UTC if it has no time zone)."""
+        """The instant that a worker would derive from `eta` or `expires` (in UTC if the value has no time zone)."""
         if not value:
             return None
         aware: datetime = maybe_make_aware(maybe_iso8601(value), self.app.timezone)
@@ -172,7 +178,7 @@ class CeleryDeferral:
 
 
 def _pauses_s(policy: Mapping[str, Any]) -> Iterable[float]:
-    """The pauses of kombu's retry policy; without end if `max_retries` is missing."""
+    """The pauses of kombu's retry policy; infinitely many if `max_retries` is None."""
     start, step = policy.get("interval_start", 0), policy.get("interval_step", 0.2)
     most = policy.get("interval_max", 0.2)
     return (min(start + step * n, max(most, start)) for n in _count(policy.get("max_retries", 3)))
@@ -183,7 +189,7 @@ def _count(number: int | None) -> Iterable[int]:
 
 
 class _CaptureChannel:
-    """A channel that keeps the message it is given."""
+    """A channel that stores the message instead of sending it."""
 
     message: dict[str, Any]
 

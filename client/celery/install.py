@@ -1,4 +1,5 @@
-"""Makes an app hold its tasks: its `AMQP` gives tasks with an eta to duemq, and its `Control` cancels them there."""
+"""Installs duemq in an app: the app's `AMQP` then gives tasks with an eta to duemq, and its `Control` cancels them
+there."""
 
 from __future__ import annotations
 
@@ -27,14 +28,15 @@ def install(
     fallback: bool = False,
     timeout: float = 10.0,
 ) -> CeleryDeferral:
-    """From now on duemq holds the app's tasks whose eta is more than `threshold` seconds away, until they are due.
+    """Let duemq hold the app's tasks whose eta is more than `threshold` seconds away, until they are due.
 
-    Call it where the app is created, so that publishers and workers have it. `url` and `api_key` are as in
-    `duemq.client.Client` (by default `DUEMQ_URL` and `DUEMQ_API_KEY`), `timeout` is in seconds. duemq delivers to
-    `topic`, for a destination: use one per app. With `fallback`, if duemq is unreachable, a task goes to the
-    broker with its eta, as without duemq; a revoke does not find such a task in duemq.
+    Call it in the code that creates the app, so that both publishers and workers call it. `url` and `api_key` are as in
+    `duemq.client.Client` (by default `DUEMQ_URL` and `DUEMQ_API_KEY`); `timeout` is in seconds. duemq delivers the
+    tasks to `topic`, from which a destination takes them: use one topic per app. With `fallback`, if duemq is
+    unreachable, a task is sent to the broker with its eta, as without duemq; a revoke cannot cancel such a task in
+    duemq.
 
-    Raises `ImproperlyConfigured` if the app already has it.
+    Raises `ImproperlyConfigured` if duemq is already installed in the app.
     """
     if isinstance(getattr(app, "duemq", None), CeleryDeferral):
         raise ImproperlyConfigured(f"duemq is already installed in {app!r}")
@@ -42,13 +44,13 @@ def install(
     app.duemq = hold
     app.amqp_cls = _amqp(symbol_by_name(app.amqp_cls), hold)
     app.control_cls = _control(symbol_by_name(app.control_cls), hold)
-    for cached in ("amqp", "control"):  # created earlier, with the former classes
+    for cached in ("amqp", "control"):  # objects of the old classes, if the app has created them already
         app.__dict__.pop(cached, None)
     return hold
 
 
 def hold_of(app: Celery) -> CeleryDeferral:
-    """Raises `ImproperlyConfigured` for an app without `install`."""
+    """The deferral of an app. Raises `ImproperlyConfigured` if `install` was not called for the app."""
     hold = getattr(app, "duemq", None)
     if not isinstance(hold, CeleryDeferral):
         raise ImproperlyConfigured(f"{app!r} has no duemq: call duemq.client.celery.install(app) when you create it")
@@ -58,7 +60,8 @@ def hold_of(app: Celery) -> CeleryDeferral:
 def _amqp(base: Any, hold: CeleryDeferral) -> Any:
     class HoldingAMQP(base):  # type: ignore[misc]
         def _create_task_sender(self) -> Any:
-            # All tasks pass through the function it returns: calls, retries, chains, groups, chords, links.
+            # Every task is sent by the function that this method returns: calls, retries, chains, groups, chords,
+            # links.
             send = super()._create_task_sender()
 
             def send_task_message(producer: Any, *args: Any, **options: Any) -> Any:
@@ -72,9 +75,10 @@ def _amqp(base: Any, hold: CeleryDeferral) -> Any:
 def _control(base: Any, hold: CeleryDeferral) -> Any:
     class CancellingControl(base):  # type: ignore[misc]
         def revoke(self, task_id: str | Iterable[str], *args: Any, **options: Any) -> Any:
-            """Like Celery's, and cancels held tasks. A task is surely cancelled if its state is REVOKED afterwards.
+            """Works like Celery's `revoke`, and also cancels tasks that duemq holds. If a task's state is REVOKED
+            afterwards, the task is certainly cancelled.
 
-            The workers are told in any case. Then raises `NotHeld` if duemq is unreachable.
+            Celery's `revoke` is called in any case. After that, `NotHeld` is raised if duemq is unreachable.
             """
             ids = [task_id] if isinstance(task_id, str) else list(task_id)
             failure: DuemqError | NotHeld | None = None
@@ -94,7 +98,8 @@ def _control(base: Any, hold: CeleryDeferral) -> Any:
 
 
 def _mark_revoked(app: Celery, task_id: str) -> None:
-    """Set the state that a worker would store. If the backend cannot, such as rpc://, the cancel holds nevertheless."""
+    """Set the state that a worker would store. If the backend cannot store it, as with rpc://, the task is cancelled
+    nevertheless."""
     try:
         app.backend.mark_as_revoked(task_id, "revoked", store_result=not app.conf.task_ignore_result)
     except Exception as error:
@@ -102,7 +107,8 @@ def _mark_revoked(app: Celery, task_id: str) -> None:
 
 
 class _HoldingProducer:
-    """A producer whose first message is the task. Others (the event task-sent) pass through."""
+    """Wraps a producer. The first message published is the task; others (the event task-sent) go to the wrapped
+    producer."""
 
     def __init__(self, producer: Any, hold: CeleryDeferral) -> None:
         self._producer, self._hold, self._sent = producer, hold, False

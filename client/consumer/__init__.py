@@ -1,11 +1,11 @@
-"""Consumes topics of Kafka, with retries and dead letters through duemq. See docs/guides/consumers.md."""
+"""Consumes Kafka topics, with retries and dead letters through duemq. See docs/guides/consumers.md."""
 
 from importlib.util import find_spec
 
 from duemq.model.extras import extra_missing
 
 try:
-    if find_spec("aiokafka") is None:  # which only a consumer of Kafka loads
+    if find_spec("aiokafka") is None:  # checked here: it is imported only when a consumer of Kafka is created
         raise ModuleNotFoundError(name="aiokafka")
     from duemq.client.consumer.blocking import BlockingConsumer
     from duemq.client.consumer.collector import ConsumerCollector

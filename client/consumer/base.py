@@ -1,6 +1,6 @@
 """The port between a consumer and its log.
 
-Plugs: `kafka/log.py` (a Kafka group) and, inside a server on the embedded log, `relay/embedded/log.py`.
+Implementations: `kafka/log.py` (a Kafka group) and, inside a server on the embedded log, `relay/embedded/log.py`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from duemq.client.consumer.retry.policy import DeadLetter, Wait
 
 
 class Partition(NamedTuple):
-    """A partition of a topic. aiokafka's `TopicPartition` is the same tuple, and equals it."""
+    """A partition of a topic. aiokafka's `TopicPartition` has the same fields and compares equal."""
 
     topic: str
     partition: int
 
 
 class FetchPosition(NamedTuple):
-    """`commit`: the first message that is not done; `pull`: the next one to fetch; `done`: ranges that are done after
-    `commit`."""
+    """`commit`: the offset of the first message that is not done; `pull`: the next offset to fetch; `done`: ranges
+    after `commit` that are done."""
 
     commit: int
     pull: int
@@ -32,8 +32,9 @@ class FetchPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mismatch:
-    """A member whose subscription differs from the majority's. `member`: its id, which begins with its client id (or
-    its `group_instance_id`). Tags are as in the filter; None: not subscribed to the topic."""
+    """A topic for which a member's subscription differs from the majority's. `member`: its id, which begins with its
+    client id (or its `group_instance_id`). `expected_tags`, `found_tags`: the majority's and the member's tag filter;
+    None: not subscribed to the topic."""
 
     member: str
     topic: str
@@ -52,16 +53,16 @@ PartitionsMoved = Callable[[Collection[Partition]], Awaitable[None]]
 
 
 class MessageSource(Protocol):
-    """Source of messages, and store of positions."""
+    """A source of messages, and a store of positions."""
 
     async def start(self) -> None: ...
 
     async def pull(self, timeout_ms: int, most: int) -> dict[Partition, list[Any]]:
-        """Up to `most` records (`message.KafkaRecord`) by partition, after `timeout_ms` at the latest."""
+        """Fetch up to `most` records (`message.KafkaRecord`), by partition. Returns after at most `timeout_ms`."""
         ...
 
     def hold(self, partitions: Collection[Partition]) -> None:
-        """Pull no records of these partitions, and records of all others again."""
+        """Pull no records from these partitions, and resume all others."""
         ...
 
     def rewind(self, partition: Partition, offset: int) -> bool:
@@ -78,20 +79,21 @@ class MessageSource(Protocol):
         ...
 
     async def position(self, partition: Partition) -> int | None:
-        """Where the next pull of a partition starts; None if unknown at present."""
+        """The offset at which the next pull of a partition starts; None if it is unknown at present."""
         ...
 
     def done(self, partition: Partition) -> Ranges:
-        """The stored ranges that are done after the offset where this member's first pull of the partition starts."""
+        """The stored ranges of done messages after the offset at which this member's first pull of the partition
+        starts."""
         ...
 
     def end(self, partition: Partition) -> int | None:
-        """The offset after a partition's last record, if known without a request."""
+        """The offset after a partition's last record; None if it is not known without a request."""
         ...
 
     def log_id(self, topic: str) -> str:
-        """Identifies the topic's log. With the same id, an offset has the same record; a topic of the same name that
-        was recreated or is in another cluster has another id. Empty if unknown."""
+        """The id of the topic's log; empty if it is unknown. As long as the id is the same, an offset belongs to the
+        same record. A topic with the same name that was recreated, or is in another cluster, has another id."""
         ...
 
     async def save(self, places: Mapping[Partition, FetchPosition]) -> Collection[Partition]:
@@ -99,7 +101,7 @@ class MessageSource(Protocol):
         ...
 
     async def let_go(self) -> None:
-        """Give up all partitions, as if other members took them."""
+        """Give up all partitions, as if they were assigned to other members."""
         ...
 
     async def stop(self) -> None: ...
@@ -107,15 +109,16 @@ class MessageSource(Protocol):
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Is told which records were pulled and which have ended. Records of a lost partition end without a call."""
+    """Is notified of records that were pulled or have ended. For a partition that moved to another member, `ended` is
+    not called."""
 
     def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
-        """Records were pulled, in the order of their offsets; called before their handlers. Records below `start` never
-        come again. `log_id`: see `MessageSource`."""
+        """Records were pulled; called before their handlers. `offsets`: in ascending order. Records below `start` are
+        never pulled again. `log_id`: see `MessageSource`."""
         ...
 
     def ended(self, record: KafkaRecord) -> None:
-        """A handler is done with the record, or the log has it as a retry or a dead letter."""
+        """A handler has finished the record, or the log contains it as a retry or a dead letter."""
         ...
 
 
@@ -130,20 +133,21 @@ class ConsumerLog(Protocol):
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Mismatch]], None],
     ) -> MessageSource:
-        """The source, not started yet. `topics`: with their tags; `retry`: topics to read from the first message on.
-        Raises Rejected if this log cannot serve a consumer, and errors of the log."""
+        """Returns the source, which is not started yet. `topics`: the tag filter for each topic. `retry`: topics to
+        read from their first message. `gained`, `lost`: called when partitions move. Raises Rejected if this log cannot
+        serve a consumer, and the log's errors."""
         ...
 
     async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
-        """Send a message back, or to the dead letters. Returns the one that happened, once it is durable. Retries until
-        it succeeds; after a cancel the outcome is unknown."""
+        """Send a message back or to the dead letters. Returns the actual outcome, once it is durable. Retries until it
+        succeeds; after a cancel, the outcome is unknown."""
         ...
 
     async def renew(self, topics: Sequence[str]) -> None:
-        """Keep the positions of a group without members from expiring. Does nothing to a group with members. Raises
-        errors of the log."""
+        """Keep the positions of a group without members from expiring. Does nothing if the group has members. Raises
+        the log's errors."""
         ...
 
     async def close(self) -> None:
-        """Takes a few seconds at most, even if the log is unreachable."""
+        """Close the log. Takes a few seconds at most, even if the log is unreachable."""
         ...

@@ -21,9 +21,10 @@ H = TypeVar("H", bound=BlockingHandler)
 class BlockingConsumer:
     """A `Consumer` whose `run` blocks. At most `options.concurrency` handlers run at once, each in a thread.
 
-    A handler that exceeds its timeout has failed and its message is retried, but a thread cannot be stopped: it keeps
-    running. Use timeouts in the handler, or be prepared for that (docs/guides/idempotency.md). The timeout starts when
-    a thread starts on the message: while all threads hang, other messages wait without using up retries.
+    If a handler exceeds its timeout, the message counts as failed and is retried. But a thread cannot be stopped, so
+    the handler keeps running. Use timeouts inside the handler, or make it safe to run twice at once
+    (docs/guides/idempotency.md). The timeout starts when a thread begins to handle the message: while all threads hang,
+    other messages wait without using up retries.
     """
 
     def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
@@ -60,7 +61,7 @@ class BlockingConsumer:
             queued.discard(message)
             try:
                 return handler(message)
-            except StopIteration as error:  # a future cannot hold it: the message would seem to hang
+            except StopIteration as error:  # a future cannot raise StopIteration: the handler would seem to hang
                 raise RuntimeError("the handler raised StopIteration") from error
 
         async def in_thread(message: Message) -> None:
@@ -88,7 +89,7 @@ class BlockingConsumer:
         await self.consumer.run(stop)
 
     def stop(self) -> None:
-        """Let `run` finish the messages in handlers and return. Callable from any thread, also before `run`."""
+        """Let `run` wait for running handlers and return. May be called from any thread, also before `run`."""
         with self._lock:
             self._stopped = True
             if self._stop is not None:

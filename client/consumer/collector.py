@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerCollector(Collector):
-    """Use it with `REGISTRY.register(ConsumerCollector(consumer))`; takes any number of consumers."""
+    """Register it with `REGISTRY.register(ConsumerCollector(consumer))`. It takes any number of consumers."""
 
     def __init__(self, *consumers: Consumer) -> None:
         self._consumers = consumers

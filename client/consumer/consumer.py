@@ -1,12 +1,14 @@
 """The consumer: pulls messages, gives them to handlers, and stores its position.
 
-    pull -> trackers (messages in hand) -> workers (handlers) -> done: the tracker moves on
-                                                              -> failed: back through duemq, then it moves on
-    the offset of the first message that is not done, and the ranges done after it, are stored every 5 s, with each
-    pull, and at the end
+    pull -> trackers (messages in hand) -> workers (handlers) -> done: the tracker advances
+                                                              -> failed: back through duemq, then it advances
 
-A message is done when its handler has returned, or when the log has it as a retry or a dead letter. If a process dies,
-messages that were not done, or not stored as done, are delivered again to the partition's next owner: at least once.
+The consumer stores the offset of the first message that is not done, and the ranges of messages done after it. It does
+so every 5 s, with each pull, and at the end.
+
+A message is done when its handler has returned, or when the log contains it as a retry or a dead letter. If a process
+dies, messages that were not done, or not stored as done, are delivered again to the partition's next owner: delivery is
+at least once.
 """
 
 from __future__ import annotations
@@ -51,15 +53,15 @@ _IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
 _AGAIN_S = 0.2  # between checks for keys that are no longer suspended
 _ASIDE = 10  # limit of messages set aside, as a multiple of `max_in_hand`
-_PLACE_S = 2.5e-6  # pause per message not done: building a position from them takes a tenth of that
+_PLACE_S = 2.5e-6  # pause per message that is not done: adding it to a position takes a tenth of that time
 _SAVE_S = 5.0  # limit for the last save of a partition
-_CROWDED_S = 1.0  # between attempts to store offsets while pulling waits for that
+_CROWDED_S = 1.0  # between attempts to store offsets while pulling waits for one to succeed
 _LEAVE_S = 5.0
-_LATE_S = 2.0  # on top of `stop_s`: for the last save, cancelled handlers, and leaving the group
+_LATE_S = 2.0  # added to `stop_s`: for the last save, cancelled handlers, and leaving the group
 
 
 class Consumer:
-    """One member of a group. Handlers are added before the start; all methods are for one event loop.
+    """One member of a group. Add handlers before the start, and call all methods from the same event loop.
 
     ```python
     consumer = Consumer("billing", "localhost:9092")
@@ -81,12 +83,13 @@ class Consumer:
         watcher: Watcher | None = None,
         pool: MakePool | None = None,
     ) -> None:
-        """`bootstrap`: Kafka's. `log`: replaces Kafka. `watcher`: is told of each message. `pool`: replaces the workers
-        that run the handlers. Raises Rejected `bad_group`."""
+        """`bootstrap`: addresses of Kafka brokers. `log`: the log to use instead of Kafka. `watcher`: is notified of
+        each message. `pool`: creates what runs the handlers, instead of the workers. Raises Rejected `bad_group`."""
         self.group, self.options = checked_group(group), options or ConsumerOptions()
         self._counts: Counter[tuple[str, str]] = Counter()
         self.mismatches: tuple[Mismatch, ...] = ()
-        """Members of the group that subscribe to something else, as the leader reported in the last rebalance."""
+        """Members whose subscriptions differ from the majority's, as the group's leader reported in the last
+        rebalance."""
         if log is None:
             from duemq.client.consumer.kafka.log import KafkaLog  # a consumer of another log needs no Kafka client
 
@@ -140,22 +143,22 @@ class Consumer:
 
     @property
     def subscription(self) -> dict[str, str]:
-        """Topics, with their tags."""
+        """The tag filter for each topic."""
         return self.routes.subscription
 
     @property
     def in_hand(self) -> int:
-        """Messages pulled and not done."""
+        """Number of messages that were pulled and are not done."""
         return self._room.messages
 
     @property
     def in_hand_bytes(self) -> int:
-        """Bytes of keys, values and headers of the messages in hand. The header sizes are estimates."""
+        """Total size in bytes of the keys, values and headers of the messages in hand. Header sizes are estimates."""
         return self._room.bytes
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
-        """Messages by topic and outcome: `done`, `retried`, `dead`, `skipped` (by the tag filter)."""
+        """Number of messages by topic and outcome: `done`, `retried`, `dead`, `skipped` (by the tag filter)."""
         done = {(topic, "done"): count for topic, count in self.routes.done.items()}
         return Counter(dict(self._counts)) + Counter(done)  # an atomic copy: metrics are read in another thread
 
@@ -169,8 +172,8 @@ class Consumer:
 
     @property
     def lag(self) -> int | None:
-        """Messages of this member's partitions that are not done; None while unknown. On Kafka, transaction markers
-        count, too."""
+        """Number of messages in this member's partitions that are not done; None while unknown. On Kafka, it includes
+        transaction markers."""
         if self.source is None or not self._trackers:
             return None
         undone = 0
@@ -182,25 +185,26 @@ class Consumer:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest message in hand was written to its topic, epoch ms; None if there is none."""
+        """When the oldest message in hand was written to its topic, epoch ms; None if no message is in hand."""
         times = [tracker.oldest_ms for tracker in dict(self._trackers).values()]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def working(self) -> asyncio.Task[None]:
-        """Ends, with the error that ended the consumer, if it ends without `stop`. Exists after `start`."""
+        """The task that runs the consumer. If the consumer ends without a call of `stop`, the task ends with the error
+        that ended it. Exists after `start`."""
         assert self._running is not None
         return self._running
 
     @property
     def paused(self) -> bool:
-        """A handler asked for a pause (`Pause`), and no message has succeeded since."""
+        """Whether a handler asked for a pause (`Pause`) that has not ended yet."""
         return self._pool.paused
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and start. Raises Rejected if this Kafka has no duemq, and aiokafka's errors."""
+        """Join the group and start. Raises Rejected if duemq does not run on this Kafka, and aiokafka's errors."""
         options = self.options
         if not self.routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
@@ -230,7 +234,8 @@ class Consumer:
             raise
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Start, and work until SIGINT, SIGTERM or `stop`; then stop. Raises the error that ended it, if any."""
+        """Start, and work until SIGINT, SIGTERM or `stop`; then stop. Raises the error that ended the consumer, if
+        any."""
         ending = stop or asyncio.Event()
         with stopped_by_signals(ending):
             waiting = asyncio.create_task(ending.wait(), name="consumer stop")
@@ -248,9 +253,9 @@ class Consumer:
                 await self.stop()
 
     async def stop(self) -> None:
-        """Finish the messages in handlers, drop the rest, store the offsets, leave the group. Idempotent.
+        """Wait for running handlers, drop the other messages, store the offsets, and leave the group. Idempotent.
 
-        Takes at most `stop_s` and 2 s, even if Kafka is unreachable: messages not done by then come again.
+        Takes at most `stop_s` plus 2 s, even if Kafka is unreachable. Messages not done by then are delivered again.
         """
         running, self._running = self._running, None
         if running is None:
@@ -352,10 +357,11 @@ class Consumer:
                 self._accept(partition, records)
             last_s = now()
             self._moved.set()
-            await asyncio.sleep(0)  # else, with a steady supply, no other task would get a turn
+            await asyncio.sleep(0)  # otherwise, while records are always available, no other task would run
 
     def _read_again(self, source: MessageSource) -> frozenset[Partition]:
-        """Reread partitions for keys that are free again. Returns those with as many set-aside messages as allowed."""
+        """Reread partitions for keys that are free again. Returns the partitions that must not be pulled from, because
+        the limit of messages set aside has been reached."""
         with_aside = {partition: tracker for partition, tracker in self._trackers.items() if tracker.aside}
         if not with_aside:
             return frozenset()
@@ -375,8 +381,8 @@ class Consumer:
         return frozenset(partition for partition, tracker in with_aside.items() if not tracker.aside.reading)
 
     def _is_crowded(self) -> bool:
-        """Whether `max_in_hand` messages are done without stored offsets. Without this bound, everything fetched before
-        Kafka became unreachable would be done now, and again once Kafka is back."""
+        """Whether `max_in_hand` messages are done but not stored as done. Without this limit, the consumer would handle
+        everything that it fetched before Kafka became unreachable, and handle it again once Kafka is back."""
         return sum(tracker.unsaved for tracker in self._trackers.values()) >= self.options.max_in_hand
 
     def _accept(self, partition: Partition, records: list[Any]) -> None:
@@ -400,7 +406,7 @@ class Consumer:
                 if key in aside.keys:
                     aside.add(record.offset, key)
                     continue
-            elif not aside.take_back(record.offset, key):  # done, or in hand
+            elif not aside.take_back(record.offset, key):  # it is done, in hand, or still set aside
                 continue
             size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
             works.append(Work(message, route, tracker, record.offset, size, key))
@@ -519,7 +525,8 @@ class Consumer:
                 await asyncio.sleep(max(self.options.commit_pause_s, _PLACE_S * undone))
 
     async def _advance_positions(self, source: MessageSource) -> None:
-        """Store positions that moved without messages: past transaction markers, and of partitions without messages."""
+        """Advance positions without messages: past transaction markers, and in partitions from which no message has
+        been pulled."""
         for partition in source.partitions():
             tracker = self._trackers.get(partition)
             if tracker is None or not (len(tracker) or tracker.aside):
@@ -540,11 +547,11 @@ class Consumer:
             if not moved:
                 return
             saved = await source.save({partition: place for partition, (_, place, _) in moved.items()})
-            if saved:  # a partition whose log is in doubt does not block the others
+            if saved:  # the others are stored even if one partition's log is in doubt
                 for tracker, place, done in map(moved.__getitem__, saved):
                     tracker.saved = place
                     tracker.unsaved -= done
-                    if tracker.unsaved and self._saves_soon:  # done in between
+                    if tracker.unsaved and self._saves_soon:  # messages were done during the save
                         self._moved.set()
                 self._pool.saved()
                 self._room.open()

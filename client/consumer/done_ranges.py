@@ -1,9 +1,11 @@
-"""Ranges of offsets that are done after the first message that is not, as stored with a position. Pure.
+"""Ranges of done messages that follow the first message that is not done. They are stored with a position. Pure.
 
-A consumer that handles messages in any order may have finished thousands after a slow one. Its position is that of the
-slow one; the ranges keep the others from coming again after a crash. Pulsar stores the same for a subscription.
+A consumer that handles messages in any order may have finished thousands of messages after a slow one. Its position is
+the offset of the slow one. Thanks to the ranges, the finished messages are not delivered again after a crash. Pulsar
+stores such ranges for a subscription, too.
 
-    text = base64url(deflate(pairs)), pair = gap before the range | its length (LEB128 both), from the position on
+    text = base64url(deflate(pairs)), pair = gap before the range | its length; both LEB128; the first gap starts at the
+    position
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from itertools import pairwise
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges of offsets, in ascending order."""
 
-_MAX_BYTES = 256 << 10  # size limit of the pairs: a text with more is not ours
+_MAX_BYTES = 256 << 10  # size limit for the decompressed pairs: a larger text was not written by `encode_ranges`
 
 
 def done_ranges(undone: Iterable[int], end: int) -> Ranges:
-    """The offsets done below `end`. `undone`: those that are not, ascending; all below the first are done."""
+    """The ranges of done offsets between the first undone offset and `end`. `undone`: the offsets below `end` that are
+    not done, ascending."""
     return tuple((before + 1, after) for before, after in pairwise((*undone, end)) if after > before + 1)
 
 
@@ -31,12 +34,12 @@ def contains(ranges: Ranges, offset: int) -> bool:
 
 
 def behind(ranges: Ranges, offset: int) -> Ranges:
-    """The part from an offset on."""
+    """The parts of the ranges at or above an offset."""
     return tuple((max(start, offset), end) for start, end in ranges if end > offset)
 
 
 def encode_ranges(ranges: Ranges, position: int, most: int) -> str:
-    """A text of up to `most` characters. The last ranges are left out if they do not fit."""
+    """Encode ranges as a text of up to `most` characters. The last ranges are left out if they do not fit."""
     while ranges:
         raw, at = bytearray(), position
         for start, end in ranges:
@@ -52,7 +55,8 @@ def encode_ranges(ranges: Ranges, position: int, most: int) -> str:
 
 
 def decode_ranges(text: str, position: int) -> Ranges:
-    """None for a text that `encode_ranges` did not make: then nothing counts as done, and messages come again."""
+    """Decode ranges. Empty if `encode_ranges` did not write the text: then no message counts as done, and they are
+    delivered again."""
     try:
         unpacker = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
         numbers = _read(unpacker.decompress(urlsafe_b64decode(text + "=" * (-len(text) % 4)), _MAX_BYTES))
@@ -74,7 +78,7 @@ def _write(raw: bytearray, number: int) -> None:
 
 
 def _read(raw: bytes) -> list[int]:
-    """Raises ValueError."""
+    """Decode LEB128 numbers. Raises ValueError."""
     numbers, number, shift = list[int](), 0, 0
     for byte in raw:
         number |= (byte & 127) << shift

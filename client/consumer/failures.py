@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def verdict(
     group: str, options: ConsumerOptions, message: Message, error: BaseException
 ) -> tuple[Wait | DeadLetter, str]:
-    """When the message comes back or that it is dead, and the error text to report. Does not raise."""
+    """When the message comes back, or that it becomes a dead letter; and the error text to report. Does not raise."""
     text = error_text(error, options.tell_errors)
     to = _decide(group, options, message, error)
     if isinstance(to, Wait) and not options.log_retries:
@@ -31,7 +31,8 @@ def verdict(
 
 
 def _decide(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | DeadLetter:
-    """A broken policy must not end the consumer, which would get the same message again and again."""
+    """Apply the retry policy. A policy that raises must not end the consumer: after each restart the consumer would get
+    the same message and end again. The default policy is used instead."""
     try:
         return decide(error, options.retry, message.retried, int(time.time() * 1000))
     except Exception:

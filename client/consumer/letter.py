@@ -1,4 +1,4 @@
-"""A message that is sent back or to the dead letters, whichever log takes it. Pure."""
+"""A message that is sent back or to the dead letters, for any kind of log. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["retry", "dead"]
 
 
 class LetterPlace(NamedTuple):
-    """The place of the record that is sent back. `topic`: as the consumer calls it."""
+    """The place of the record that is sent back. `topic`: its name as the consumer sees it."""
 
     topic: str
     partition: int
@@ -29,8 +29,8 @@ class LetterPlace(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """`name`: text of the name that makes it unique, however often it is sent (`model/messages/names.py`, `of_return`).
-    Key and value are the message's."""
+    """What to send. `name`: because of it, duemq accepts the letter once, however often it is sent
+    (`model/messages/names.py`, `of_return`). The key and value are the message's own."""
 
     topic: str
     wait: Wait
@@ -55,13 +55,13 @@ def letter_of(group: str, message: Message, to: Wait | DeadLetter, error: str) -
 
 
 def letter_name(kind: Kind, group: str, place: LetterPlace) -> str:
-    """The name of a letter, made from the record at hand, not from the message's first place: each return of a message
-    has another name."""
+    """The name of a letter. It is made from the place of the current record, not from the message's first place, so
+    that each return of a message has another name."""
     digest = hashlib.sha256("\0".join(map(str, (kind, group, *place))).encode()).hexdigest()
     return f"{kind}-{digest[:40]}"
 
 
 def dead_headers(group: str, headers: Pairs, origin: RetryOrigin, error: str) -> Pairs:
-    """The headers of a dead letter. Share group headers from earlier are replaced."""
+    """The headers of a dead letter. Earlier share group headers are replaced."""
     others = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
     return others + share_group_headers(origin, group, error)

@@ -28,8 +28,8 @@ class KafkaRecord(Protocol):
 
 
 class Message:
-    """A message of a topic, on its first delivery or a retry. Read-only. Everything except the record is computed on
-    access, because most handlers need little of it."""
+    """A message on its first delivery or a retry. Read-only. Everything except the record is computed on access,
+    because most handlers use few of the attributes."""
 
     __slots__ = ("_origin", "record")
 
@@ -38,10 +38,10 @@ class Message:
 
     @property
     def origin(self) -> RetryOrigin:
-        """The message's first place."""
+        """The message's first place, and the history of its retries."""
         if self._origin is None:
             record = self.record
-            # A recreated topic has the same offsets again, but with other timestamps.
+            # The timestamp is included because a recreated topic uses the same offsets again.
             place = f"{record.topic}:{record.partition}:{record.offset}:{record.timestamp}"
             id_ = self._text(REDRIVEN_ID)
             topic = record.topic
@@ -53,32 +53,32 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic it was first sent to, not the retry topic."""
+        """The topic that the message was first sent to, not the retry topic."""
         record = self.record
         first = self._origin is None and not record.topic.startswith(DESTINATION)
         return record.topic if first else self.origin.topic
 
     @property
     def id(self) -> str:
-        """The same for every delivery, retry and redrive of one message: duemq's id, or, for a message that did not
-        come through duemq, `topic:partition:offset:timestamp`. To recognise repeats, see `identity`."""
+        """duemq's id of the message, or `topic:partition:offset:timestamp` for a message that did not come through
+        duemq. It is the same for every delivery, retry and redrive. To recognise repeats, use `identity`."""
         return self.origin.id
 
     @property
     def identity(self) -> str:
-        """Different for any two messages, and the same for every delivery, retry and redrive of one: its id, with a
-        digest of its first place. The id alone is not enough: a program that copies the headers of records copies the
-        id."""
+        """The id with a digest of the message's first place. It is different for any two messages, and the same for
+        every delivery, retry and redrive of one message. The id alone does not suffice: a program that copies a
+        record's headers to another record also copies the id."""
         origin = self.origin
         place = self._text(REDRIVEN_ORIGIN) or f"{origin.topic}/{origin.partition}/{origin.offset}"
         if origin.id.startswith(place.replace("/", ":") + ":"):
-            return origin.id  # a record that did not come through duemq: its id is its place
+            return origin.id  # the record did not come through duemq, so its id already contains its place
         digest = blake2b(place.encode(), digest_size=_SUM_BYTES).digest()
         return f"{origin.id}:{urlsafe_b64encode(digest).decode()}"
 
     @property
     def retried(self) -> int:
-        """How many retries it has had; 0 on the first delivery."""
+        """How often the message was retried before; 0 on the first delivery."""
         return 0 if self._origin is None else self._origin.retried
 
     @property
@@ -92,13 +92,13 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
-        """The value as its producer sent it. None for null (the tombstone of a compacted topic), also after a retry."""
+        """The value as the producer sent it. None for null (a tombstone in a compacted topic), also after a retry."""
         value = self.record.value
         return value if value or not any(name == NULL for name, _ in self.record.headers) else None
 
     @property
     def payload(self) -> bytes:
-        """The value; empty for null."""
+        """The value; empty if it is null."""
         return self.record.value or b""
 
     @property
@@ -111,12 +111,12 @@ class Message:
 
     @property
     def headers(self) -> list[Header]:
-        """The producer's own headers, in order; the value None is null."""
+        """The producer's own headers, in order; a null value is None."""
         return list(own(self.record.headers))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels it was scheduled with."""
+        """The labels that the message was scheduled with."""
         labels = labels_in(self.record.headers)
         return tuple(labels.decode(errors="replace").split(",")) if labels else ()
 
@@ -127,7 +127,7 @@ class Message:
 
     @property
     def lateness_ms(self) -> float | None:
-        """How long ago it was due, ms."""
+        """How long ago this delivery was due, ms; None for a record that did not come through duemq."""
         return None if (due := self.due_ms) is None else time.time() * 1000 - due
 
     def _value(self, header: str) -> bytes | None:
@@ -142,5 +142,5 @@ class Message:
 
 
 def message_of(record: KafkaRecord, is_retry: bool) -> Message:
-    """The message of a record. `is_retry`: the record is from the group's retry topic."""
+    """The message in a record. `is_retry`: whether the record is from the group's retry topic."""
     return Message(record, origin_in(record.headers) if is_retry else None)

@@ -15,7 +15,7 @@ from duemq.client.consumer.retry.headers import ERRORS
 from duemq.client.consumer.retry.policy import Levels, Policy
 from duemq.model.errors import Rejected
 
-# Set by the consumer itself: other values would skip messages, or give handlers something else than bytes.
+# Set by the consumer itself: other values would skip messages, or pass handlers something other than bytes.
 _OWN: Final = frozenset((
     "bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_reset", "isolation_level", "loop",
     "partition_assignment_strategy", "key_deserializer", "value_deserializer", "enable_idempotence", "acks",
@@ -34,18 +34,19 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Times in s, sizes in bytes. Raises Rejected `bad_option`, which names the field and the limit."""
+    """Times are in s, sizes in bytes. Raises Rejected `bad_option`, with the field and its limit."""
 
     concurrency: int = 32
-    """Messages in handlers at once, in this process."""
+    """How many messages are handled at once, in this process."""
     per_key: int | None = None
-    """Messages of one key at once; None = no limit."""
+    """How many messages with the same key are handled at once; None = no limit."""
     ordered: bool = False
-    """Handle the messages of a key in order: one at a time, with retries in place that suspend only that key."""
+    """Handle messages with the same key in order, one at a time. A failed message is retried in this process, and only
+    its key is suspended until then."""
     mode: Mode | str = Mode.CLUSTERING
     start: datetime | int | str = "last"
-    """Start of a group without offsets: `first`, `last` (only messages from now on), or a time (aware, or epoch
-    ms)."""
+    """The starting point for a group without offsets: `first`, `last` (only messages from now on), or a time (an aware
+    datetime, or epoch ms)."""
     retry: Policy = field(default_factory=Levels)
     tell_errors: str = "text"
     """How much of a handler's error goes into the headers of a retried message and into the log: its `text`, or only
@@ -53,37 +54,37 @@ class ConsumerOptions:
     log_retries: bool = True
     """Whether each retried message is logged. Dead letters always are."""
     timeout_s: float = 60.0
-    """Limit for one message in a handler. After it the message has failed. A blocking handler cannot be stopped and
-    runs on."""
+    """Time limit for handling one message. A message that exceeds it has failed. A blocking handler cannot be stopped
+    and keeps running."""
     max_in_hand: int = 4_000
-    """Limit of messages pulled and not done. When it is reached, fetching waits for room. It also waits while as many
-    messages are done without stored offsets."""
+    """How many messages may be pulled and not done. At this limit, fetching waits for room. Fetching also waits while
+    this number of messages is done but not stored as done."""
     max_in_hand_bytes: int = 64 << 20
     commit_interval_s: float = 5.0
     """Offsets are stored at least this often, with each pull if they moved, and at the end."""
     commit_pause_s: float = 0.0
-    """With a pause, offsets are also stored when messages are done, this far apart: a crash brings back messages done
-    within the pause."""
+    """If it is above 0, offsets are also stored as soon as messages are done, with at least this pause in between: a
+    crash brings back only messages done within the last pause."""
     stop_s: float = 30.0
-    """How long a stop, or a partition that moves to another member, waits for running handlers."""
+    """How long running handlers may take to finish at a stop, or when their partition moves to another member."""
     rack: str = ""
     allocation: str = "average"
     """`average`, `circle`, `consistent_hash` or `same_rack`: how partitions are shared out among members."""
     offsets_folder: Path | str | None = None
     """Folder of a broadcasting member's offsets. Default: `~/.duemq/offsets`."""
     member: str = ""
-    """The name of this member; for a broadcasting one also of its offsets. Default: the host's name."""
+    """The name of this member; a broadcasting member's offsets are stored under it, too. Default: the host's name."""
     buffer_topic: str = "duemq.buffer"
     retry_partitions: int = 4
-    """Partitions of the retry topics when they are created."""
+    """With how many partitions a retry topic is created."""
     instance: str = ""
-    """Distinguishes the group from an earlier one of the same name: messages sent back by the earlier one become dead
-    letters. Empty: accept any."""
+    """Distinguishes the group from an earlier group with the same name: messages that the earlier group sent back
+    become dead letters. Empty: accept messages from any instance."""
     session_s: float = 30.0
-    """After this time without a sign of life, a member's partitions go to others."""
+    """If a member sends no heartbeat for this time, its partitions are assigned to other members."""
     kafka: Mapping[str, Any] = field(default_factory=dict)
     """More arguments for aiokafka's clients: `security_protocol`, `ssl_context`, `sasl_mechanism` and so on. Each
-    client gets the ones it knows. Arguments that no client knows, or that a consumer sets itself, are refused."""
+    client gets those that it accepts. Arguments that no client accepts, or that a consumer sets itself, are refused."""
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "max_in_hand", "max_in_hand_bytes", "retry_partitions"):
@@ -123,7 +124,7 @@ class ConsumerOptions:
 
     @property
     def keys_at_once(self) -> int | None:
-        """Messages of one key at once."""
+        """How many messages with the same key are handled at once; None = no limit."""
         return 1 if self.ordered else self.per_key
 
     @property
@@ -143,7 +144,7 @@ class ConsumerOptions:
             raise Rejected("bad_option", detail, "offsets_folder") from error
 
     def kafka_of(self, client: type) -> dict[str, Any]:
-        """The arguments in `kafka` that this client of aiokafka knows."""
+        """The arguments in `kafka` that this aiokafka client accepts."""
         names = _option_names(client)
         return {name: value for name, value in self.kafka.items() if name in names}
 

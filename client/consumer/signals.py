@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM stop all consumers in this process; the former handlers return when the last consumer ends."""
+"""Lets SIGINT and SIGTERM stop all consumers in this process. The earlier signal handlers are restored when the last
+consumer ends."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ _before: dict[signal.Signals, Any] = {}
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM set this event, together with the events of all other such blocks. Does nothing outside of
-    the main thread: Python handles signals only there.
+    """Let SIGINT and SIGTERM set this event, and the events of all other active blocks. Does nothing outside the main
+    thread: Python handles signals only there.
 
-    Uses `signal`, not the loop's handlers: a loop has one handler per signal, forgets the former one, and does not
-    return it. Setting the events wakes the loop, and the loop's own handlers keep working.
+    It uses `signal.signal`, not `loop.add_signal_handler`: the latter replaces a handler without returning it, so that
+    it could not be restored. Setting the events wakes the loop, and the loop's own signal handlers keep working.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -38,7 +39,8 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         _stops.remove(entry)
         if not _stops:
             for each, before in _before.items():
-                # Not if other code has replaced it since. None: it was set by C code, and Python cannot set it again.
+                # A handler that other code has set since is kept. None: the earlier handler was set by C code, and
+                # Python cannot restore it.
                 if signal.getsignal(each) is _stop_all and before is not None:
                     signal.signal(each, before)
             _before.clear()

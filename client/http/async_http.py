@@ -15,23 +15,23 @@ _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no certific
 
 
 def internal_http(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncHttp:
-    """A client for other processes of a cluster, which are reached directly, without the proxies of the environment.
+    """A client for other processes in a cluster. It connects directly, without the proxies set in the environment.
 
-    With `tls` only https:// is spoken: otherwise a changed address in ZooKeeper could redirect `node.token` to a
-    stranger. Without `tls`, no certificates are loaded: that takes 20 ms per client.
+    With `tls`, it only allows https://: otherwise, changing an address in ZooKeeper could redirect `node.token` to a
+    stranger. Without `tls`, it loads no certificates, because that takes 20 ms per client.
     """
     return AsyncHttp(trust_env=False, verify=tls or _NO_CERTIFICATES, https_only=tls is not None, **options)
 
 
 class AsyncHttp(httpx.AsyncClient):
-    """Raises `httpx.ConnectError` for a connection that the server resets right after accepting it.
+    """Raises `httpx.ConnectError` for a connection that is reset right after the server's host accepted it, and
+    `httpx.ReadError` if TLS ends with an error, such as the server's refusal of our certificate.
 
-    A process that dies with connections in its backlog does that. With uvloop such a connection has lost its socket;
-    httpcore 1.0 requests the socket before it sends anything, and raises AttributeError. Raises `httpx.ReadError` if
-    TLS ends with an error, such as a server's refusal of our certificate.
+    Such a reset occurs if a process dies with connections in its backlog. With uvloop, the connection then has no
+    socket any more; httpcore 1.0 requests the socket before it sends anything, and raises AttributeError.
 
-    `https_only`: raise `httpx.UnsupportedProtocol` for http://. `frames`: use frames if the server speaks them, and no
-    proxy is between.
+    `https_only`: raise `httpx.UnsupportedProtocol` for http://. `frames`: use frames if the server supports them and
+    the environment sets no proxy.
     """
 
     def __init__(self, *, https_only: bool = False, frames: bool = False, **options: Any) -> None:

@@ -1,4 +1,5 @@
-"""How to reach the server, and why that fails. The only module of the SDK that reads the environment."""
+"""Decides how to connect to the server, and explains failures. The only module of the SDK that reads environment
+variables."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8787"
 STREAM_SILENCE_S = 60.0
-"""A stream that is silent for this time is reopened: the connection may be dead without either side knowing."""
+"""A stream on which nothing arrives for this time is reopened: the connection may be broken without an error on either
+side."""
 _REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 _OTHER_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)  # a self-signed certificate, or one with unknown issuers
@@ -33,8 +35,8 @@ _NOT_SENT: Final = (
 
 
 class OfProcess(Generic[T]):
-    """A value that each process creates for itself: after a fork, parent and child would read from the same
-    connections, and get answers to each other's requests."""
+    """A value that each process creates separately: with a shared value, parent and child would read from the same
+    connections after a fork, and receive answers to each other's requests."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -43,13 +45,13 @@ class OfProcess(Generic[T]):
     @property
     def value(self) -> T:
         if self._pid != (pid := os.getpid()):
-            # Threads that come first at the same time create one each; the last one is kept.
+            # Concurrent threads may each create a value; the last one is kept.
             self._value, self._pid = self._make(), pid
         return self._value
 
 
 def tls_files(ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None) -> TlsFiles:
-    """Paths of PEM files, from the environment if not given."""
+    """Paths of PEM files; those not given are read from the environment."""
     names = ("DUEMQ_CA_FILE", "DUEMQ_CERT_FILE", "DUEMQ_KEY_FILE")
     ca, cert, key = (
         str(path or os.environ.get(name) or "")
@@ -61,9 +63,9 @@ def tls_files(ca_file: str | None = None, cert_file: str | None = None, key_file
 def http_options(url: str | None, api_key: str | None, timeout: float, files: TlsFiles | None = None) -> dict[str, Any]:
     """Arguments for httpx's clients. `timeout` is in seconds, per attempt to connect, write or read.
 
-    `files`: for TLS; None = those of the environment. A server on this machine is reached without the environment's
-    proxies, for which that address is another machine, and which would get the API key. Raises `ValueError` for a URL
-    that cannot be a server's, `BadConfig` for files that cannot be used.
+    `files`: the PEM files for TLS; None = those set in the environment. For a server on this machine, the environment's
+    proxies are not used: for a proxy, a loopback address means the proxy's own machine, and it would receive the API
+    key. Raises `ValueError` for an invalid server URL, and `BadConfig` for unusable files.
     """
     base = url or os.environ.get("DUEMQ_URL") or DEFAULT_URL
     base = base if "://" in base else f"http://{base}"
@@ -81,7 +83,7 @@ def http_options(url: str | None, api_key: str | None, timeout: float, files: Tl
     if files := tls_files() if files is None else files:
         return options | {"verify": client_context(files), "trust_env": not _is_loopback(host)}
     if _is_loopback(host):
-        # The environment's certificates apply to this host, too; only its proxies do not.
+        # The certificates set in the environment apply to this host, too; the proxies do not.
         return options | {"verify": httpx.create_ssl_context(), "trust_env": False}
     return options
 
@@ -92,12 +94,12 @@ def _is_server(url: str) -> bool:
         host = "" if parts.port == 0 else parts.hostname or ""  # reading the port checks it
     except (ValueError, httpx.InvalidURL):
         return False
-    # httpx accepts a space as part of a name.
+    # The characters are checked here because httpx accepts a space in a host name.
     return parts.scheme in ("http", "https") and host != "" and all(char.isalnum() or char in "-._:%" for char in host)
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether it is this machine, whatever a resolver says."""
+    """Whether the host is this machine by its name or address, without asking a resolver."""
     name = host.rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -114,9 +116,9 @@ def stream_timeout(timeout: float) -> httpx.Timeout:
 
 
 def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> Unreachable:
-    """What a failed exchange means for the caller."""
+    """The error to raise for a failed exchange. It states whether the outcome is unknown."""
     base = str(http.base_url).rstrip("/")
-    if _REFUSED.search(str(error)):  # with TLS 1.3 our side of the handshake ends before the server's
+    if _REFUSED.search(str(error)):  # with TLS 1.3, the refusal arrives only after our side of the handshake has ended
         return Unreachable(f"{base} refuses the certificate of this client: {error}", outcome_unknown=False)
     if isinstance(error, _NOT_SENT):
         return Unreachable(f"cannot connect to {base}: {_reason(error, http)}", outcome_unknown=False)
@@ -127,7 +129,7 @@ def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncCli
 
 
 def _reason(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> str:
-    """Why there is no connection, and what to do about it."""
+    """Why the connection failed, and what the user can do about it."""
     url = http.base_url
     for cause in _causes(error):
         match cause:
@@ -152,10 +154,11 @@ def _reason(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The chain of causes, the error itself first. asyncio tries all addresses of a name, and groups their errors."""
+    """The chain of causes, starting with the error itself. It includes exception groups, because asyncio tries all
+    addresses of a host name and groups the errors."""
     yield error
-    # httpcore drops causes. The context of the first OSError is not a cause, but the exception being handled by the
-    # caller.
+    # httpcore does not set `__cause__`, so follow `__context__`, down to an OSError: its context is not a cause, but an
+    # exception that the caller was handling.
     cause = error.__cause__ or (None if isinstance(error, OSError) else error.__context__)
     for further in error.exceptions if isinstance(error, BaseExceptionGroup) else (cause,):
         if further is not None:

@@ -1,10 +1,10 @@
 """Exceptions of the SDK: one class per rejection code of `docs/reference/api.md`, all under
 `duemq.model.errors.DuemqError`.
 
-* `RejectedError` and its subclasses: the server refuses; sending the same again changes nothing.
-* `Unavailable`, `DiskFull`, `ClockOutOfBounds`, `RateLimited`: the server cannot accept it now; retry after
+* `RejectedError` and its subclasses: the server refuses the request; sending the same request again does not help.
+* `Unavailable`, `DiskFull`, `ClockOutOfBounds`, `RateLimited`: the server cannot accept the request now; retry after
   `retry_after_s`.
-* `Unreachable`: no answer; `outcome_unknown` says whether the request may have been executed.
+* `Unreachable`: no answer came; `outcome_unknown` says whether the request may have been executed.
 * `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
 """
 
@@ -21,8 +21,8 @@ from duemq.model import errors
 class RejectedError(errors.Rejected):
     """A refused request.
 
-    `status` is the HTTP status and `request_id` the server's id of the request. Both are None if the SDK itself refused
-    before sending. In the items of a batch `request_id` is that of the whole batch.
+    `status` is the HTTP status, and `request_id` the server's id for the request. Both are None if the SDK refused the
+    request before sending it. In the items of a batch, `request_id` is the id of the whole batch.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RejectedError(errors.Rejected):
 
 
 class BadRequest(RejectedError):
-    """An error in the message or the query; `field` names it."""
+    """An error in the message or the query. `field` is the name of the invalid field."""
 
 
 class MissingTopic(BadRequest): ...
@@ -109,7 +109,7 @@ class BadTime(BadWhen): ...
 
 
 class NaiveTimeError(BadWhen, ValueError):
-    """A time without a zone: it does not determine an instant."""
+    """A time without a zone does not determine an instant."""
 
 
 class NegativeDelay(BadWhen): ...
@@ -125,7 +125,8 @@ class BadLevel(BadWhen): ...
 
 
 class BadDelayFile(RejectedError):
-    """A file that cannot be imported. If a row is wrong, `field` names its column and `row` its number, from 0."""
+    """A file that cannot be imported. If a row is invalid, `field` is the column, and `row` the row's number, from
+    0."""
 
     @property
     def row(self) -> int | None:
@@ -161,40 +162,41 @@ class UnknownGroup(NotFound): ...
 
 
 class DestinationExists(RejectedError):
-    """A destination of this name exists. Pass `replace=True` to replace it."""
+    """A destination with this name exists. Pass `replace=True` to replace it."""
 
 
 class TooManyDestinations(RejectedError):
-    """The limit of declared destinations is reached."""
+    """The limit on the number of destinations is reached."""
 
 
 class TooManyGroups(RejectedError):
-    """The server has as many groups as it can."""
+    """The limit on the number of groups is reached."""
 
 
 class TooManyLeases(RejectedError):
-    """Workers hold as many messages of the group as it gives out: acknowledge some."""
+    """The limit on leased messages in the group is reached: acknowledge some."""
 
 
 class Conflict(RejectedError):
-    """Another caller changed it at the same time: read it again."""
+    """Another caller changed the object at the same time: read it again."""
 
 
 class ConsumerInUse(RejectedError):
-    """Another process has committed as this consumer of the topic since this client did. Only one may at a time; to
-    take over, call `committed_cursor` and continue from there."""
+    """Since this client's last commit for the consumer and topic, another process has committed under the same consumer
+    name. Only one process may use the name at a time. To take over, call `committed_cursor` and continue from the
+    cursor that it returns."""
 
 
 class TooManyConsumers(RejectedError):
-    """The caller's limit of consumer names with stored cursors is reached: delete one that is not needed."""
+    """The caller's limit on consumer names with stored cursors is reached: delete a name that is not needed."""
 
 
 class RedrivesExhausted(RejectedError):
-    """The dead letter was redriven as often as the server's `topics.max_redrives` allows."""
+    """The dead letter has been redriven as often as the server's setting `topics.max_redrives` allows."""
 
 
 class NeedsAdmin(RejectedError):
-    """The first key of a server has to be an admin's, because it shuts out callers without a key."""
+    """The first key of a server must be an admin's, because it shuts out callers without a key."""
 
 
 class Unconfirmed(RejectedError):
@@ -206,15 +208,15 @@ class JobEnded(RejectedError):
 
 
 class TooManyJobs(RejectedError):
-    """The limit of running and paused jobs is reached."""
+    """The limit on the number of running and paused jobs is reached."""
 
 
 class NoIds(RejectedError):
-    """The file is not imported, or no longer kept because its messages are due."""
+    """The file has not been imported, or was removed because its messages are due."""
 
 
 class NotIndexed(RejectedError):
-    """Messages of this topic have no index (`index.topics` of the server)."""
+    """Messages for this topic are not in the index (the server's setting `index.topics`)."""
 
 
 class TooLate(RejectedError):
@@ -222,11 +224,11 @@ class TooLate(RejectedError):
 
 
 class LeaseEnded(TooLate):
-    """The message of this receipt may already be with another worker."""
+    """The lease with this receipt has ended: another worker may already have the message."""
 
 
 class AlreadyDelivered(TooLate):
-    """It was delivered at `delivered_at`, before the request took effect."""
+    """The message was delivered at `delivered_at`, before the request took effect."""
 
     @property
     def delivered_at(self) -> datetime | None:
@@ -234,7 +236,7 @@ class AlreadyDelivered(TooLate):
 
 
 class AlreadyCancelled(TooLate):
-    """It was cancelled at `cancelled_at`, before the request took effect."""
+    """The message was cancelled at `cancelled_at`, before the request took effect."""
 
     @property
     def cancelled_at(self) -> datetime | None:
@@ -242,7 +244,7 @@ class AlreadyCancelled(TooLate):
 
 
 class AlreadyDead(TooLate):
-    """It went to the dead letters at `dead_at`, before the request took effect."""
+    """The message was dead-lettered at `dead_at`, before the request took effect."""
 
     @property
     def dead_at(self) -> datetime | None:
@@ -267,7 +269,7 @@ class IdempotencyConflict(NameInUse): ...
 
 
 class NotAllowed(RejectedError):
-    """This caller may not do that, or not now."""
+    """This caller may not make the request, or not at present."""
 
 
 class Unauthorised(NotAllowed): ...
@@ -280,15 +282,16 @@ class ForeignOrigin(NotAllowed): ...
 
 
 class ForeignHost(NotAllowed):
-    """The server was addressed by a host name that is not its own."""
+    """The server was addressed by a host name that is not among its own names."""
 
 
 class NotSupported(NotAllowed):
-    """This server cannot do that at all: a single node has no other node to hand over to."""
+    """This server can never fulfil the request. For example, a single node has no other node to release its shards
+    to."""
 
 
 class Unavailable(errors.Unavailable):
-    """503 or 429: the request is valid, but was not accepted; send it again after `retry_after_s` seconds."""
+    """HTTP 503 or 429: the request is valid, but was not accepted; send it again after `retry_after_s` seconds."""
 
     status = 503
 
@@ -298,29 +301,30 @@ class Unavailable(errors.Unavailable):
 
 
 class DiskFull(Unavailable):
-    """503: the server's disk is full; messages accepted before are kept."""
+    """HTTP 503: the server's disk is full. Messages that were accepted before are safe."""
 
     code = "disk_full"
 
 
 class RateLimited(Unavailable):
-    """429: the API key, or a gateway, allows no higher rate."""
+    """HTTP 429: the rate exceeds the limit of the API key or of a gateway."""
 
     code = "rate_limited"
     status = 429
 
 
 class ClockOutOfBounds(Unavailable):
-    """503: the server's clock is wrong, so it refuses times relative to now; it accepts `deliver_at`."""
+    """HTTP 503: the server's clock is wrong, so it refuses times relative to now. It still accepts `deliver_at`."""
 
     code = "clock_out_of_bounds"
 
 
 class Unreachable(errors.DuemqError):
-    """The outcome was not reported: no answer came, or a gateway's 502 or 504, or the server's own `outcome_unknown`.
+    """The outcome was not reported: no answer came, or a gateway answered 502 or 504, or the server answered
+    `outcome_unknown`.
 
-    With `outcome_unknown` the request was sent, so it may have been executed: look the message up, or send again under
-    the same name or idempotency key.
+    If `outcome_unknown` is true, the request may have been executed: look the message up, or send it again with the
+    same name or idempotency key.
     """
 
     def __init__(self, detail: str, *, outcome_unknown: bool) -> None:
@@ -329,7 +333,7 @@ class Unreachable(errors.DuemqError):
 
 
 class PendingError(errors.DuemqError):
-    """The request is durable but its answer was not known in time. Repeating a cancel gives the answer."""
+    """The request is durable, but its answer was not known in time. Repeat a cancel to get the answer."""
 
     def __init__(self, detail: str, message_id: str) -> None:
         super().__init__(detail)
@@ -337,18 +341,19 @@ class PendingError(errors.DuemqError):
 
 
 class UnexpectedAnswer(errors.DuemqError):
-    """Not an answer of the duemq API (another server, a gateway's error page), or a fault in the server (HTTP 500).
+    """The answer did not come from the duemq API (but from another server, or it is a gateway's error page), or it
+    reports a fault in the server (HTTP 500).
 
     The request may or may not have been executed.
     """
 
 
 class BatchInterrupted(errors.DuemqError):
-    """A batch of several requests failed after some were answered; `__cause__` says why.
+    """A batch that needs several requests failed after some of them were answered. `__cause__` is the reason.
 
-    `results` has the answers for the first `len(results)` drafts, in order. If the cause is an `Unreachable` with
-    `outcome_unknown`, or an `UnexpectedAnswer`, the outcome of the next request's drafts (up to 10,000) is unknown;
-    send them again if each has a name or an idempotency key. All others were not accepted.
+    `results` contains the results of the first `len(results)` drafts, in order. If the cause is an `Unreachable` with
+    `outcome_unknown`, or an `UnexpectedAnswer`, the outcome is unknown for the drafts in the next request (up to
+    10,000): send them again if each has a name or an idempotency key. All further drafts were not accepted.
     """
 
     def __init__(self, detail: str, results: Sequence[Any]) -> None:
@@ -433,8 +438,8 @@ _OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_i
 def from_problem(
     problem: Mapping[str, Any], request_id: str | None, retry_after_s: int = 1
 ) -> RejectedError | Unavailable | Unreachable:
-    """The exception for a problem document. A code that this version does not know becomes a plain `RejectedError`, or
-    `Unavailable` if its status is 503."""
+    """The exception for a problem document. An unknown code becomes a plain `RejectedError`, or `Unavailable` if the
+    status is 503."""
     code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
     if code == OUTCOME_UNKNOWN:
         return Unreachable(detail, outcome_unknown=True)

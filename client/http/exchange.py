@@ -1,7 +1,7 @@
-"""Requests as values, and interpretation of answers: shared by the sync and the async client. Pure.
+"""Requests as values, and the interpretation of answers: shared by the sync and the async client. Pure.
 
-A `Plan` is a generator that yields calls and is sent their responses: an operation without IO, so that both clients
-share one implementation (as in h11). A client runs a plan by making each call after its `pause_s`.
+A `Plan` is an operation without IO: a generator that yields calls, and to which the client sends the responses. So both
+clients share one implementation (as with h11). The client makes each call after its `pause_s`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from duemq.model.errors import DuemqError
 
 T = TypeVar("T")
 RETRIES: Final = 2
-"""How often a single call is repeated."""
+"""How often a single call is repeated by default."""
 _FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 0.2, 4.0, 5.0
 _GATEWAY: Final = (502, 504)
 _LATER: Final = (429, 502, 503, 504)
@@ -38,9 +38,9 @@ _PROBLEM: Final = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One HTTP request. `hold_s`: how long the server may take before it answers.
+    """One HTTP request. `hold_s`: how much longer than usual the server may take to answer.
 
-    `safe`: repeating it is harmless, as for a GET. `whole`: the plan itself repeats it.
+    `safe`: repeating the call is harmless, as for a GET. `whole`: the plan repeats the call, so `repeating` must not.
     """
 
     method: str
@@ -69,8 +69,8 @@ Plan = Generator[Call, httpx.Response, T]
 def repeating(plan: Plan[T], retries: int) -> Plan[T]:
     """The plan, with each call repeated up to `retries` times if that is harmless.
 
-    A call that was not executed is always repeated; if the outcome is unknown, only a `safe` one. Raises
-    `UnexpectedAnswer` if the plan cannot find the expected fields in an answer.
+    A call that was not executed may always be repeated; one with an unknown outcome only if it is `safe`. Raises
+    `UnexpectedAnswer` if an answer lacks fields that the plan expects.
     """
     try:
         call = next(plan)
@@ -112,28 +112,28 @@ def _repeated(call: Call, retries: int) -> Plan[httpx.Response]:
             headers = {name: value for name, value in headers.items() if name not in _CONDITIONS}
         call = replace(call, headers=headers, pause_s=max(pause_s * random.uniform(0.5, 1.0), hint_s))
     if unknown is not None:
-        raise unknown  # whatever the answer to a repeat was
+        raise unknown  # the answer to a repeat does not reveal the outcome of the first attempt
     if response is None:
         raise error
     return response
 
 
 def _nothing_done(error: DuemqError, response: httpx.Response | None) -> bool:
-    """Whether the request was not sent, or duemq itself says that it was not accepted. Gateways answer 503 also after a
-    broken connection."""
+    """Whether the request was not sent, or duemq itself answered that it was not accepted. A 503 from a gateway does
+    not count: gateways also answer 503 if the connection to the server breaks."""
     if isinstance(error, Unreachable):
         return not error.outcome_unknown
     return response is not None and response.headers.get("Content-Type", "").startswith(_PROBLEM)
 
 
 def quoted(text: str) -> str:
-    """An id, name or topic as one path segment, whatever characters it has."""
-    # Proxies that normalise the path would treat two dots as a step up.
+    """An id, name or topic as one path segment, whatever characters it contains."""
+    # Proxies that normalise paths treat the segments `.` and `..` as navigation.
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 
 def json_of(response: httpx.Response) -> Any:
-    """The body of a successful answer. Raises the exception for any other."""
+    """The body of a successful answer. For any other answer, raises its exception (`error_of`)."""
     if not response.is_success:
         raise error_of(response)
     try:
@@ -143,9 +143,9 @@ def json_of(response: httpx.Response) -> Any:
 
 
 def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreachable | UnexpectedAnswer:
-    """The exception for an answer of 300 or more. Its body must have been read.
+    """The exception for an answer with a status of 300 or above. The body must have been read.
 
-    A gateway answers 502 or 504 also if it forwarded the request and got no answer; 503 if it did not forward it.
+    A gateway may answer 502 or 504 after it forwarded the request and got no answer; with 503 it did not forward it.
     """
     request_id = response.headers.get("X-Request-ID")
     retry_after = response.headers.get("Retry-After", "")

@@ -20,12 +20,13 @@ class DataclassValue(Protocol):
 
 
 Payload = bytes | str | Mapping[str, Any] | Sequence[Any] | DataclassValue | None
-"""A dataclass is a JSON object. None is null, a compacted topic's tombstone: neither empty nor the text `null`."""
+"""A dataclass becomes a JSON object. None becomes null, which is a tombstone in a compacted topic; it is neither an
+empty payload nor the text `null`."""
 Text = str | int
 """An int is sent as its digits."""
 HeaderValue = str | int | bytes | None
 Headers = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
-"""By name, or pairs, which preserve repeated names and the order. None is null."""
+"""A mapping by name, or pairs of name and value, which preserve repeated names and their order. None is null."""
 HeaderList = tuple[tuple[str, bytes | None], ...]
 
 _MEANT: Final = {
@@ -33,11 +34,11 @@ _MEANT: Final = {
     "eta": "deliver_at", "when": "deliver_at", "due": "deliver_at", "ttl": "expires_at", "expires": "expires_at",
     "tags": "labels", "message_id": "name", "id": "name",
 }  # fmt: skip
-"""Names of these arguments in other libraries."""
+"""Names that other libraries use, with the SDK's argument for each."""
 
 
 def check_arguments(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises TypeError, like Python, for a keyword argument that `function` does not have."""
+    """Raises TypeError, as Python does, for a keyword argument that `function` does not have."""
     for name in given:
         if name not in known:
             meant = [_MEANT[name]] if _MEANT.get(name) in known else get_close_matches(name, known, 1)
@@ -71,13 +72,14 @@ def idempotency_header(key: Text) -> str:
     if not text.isprintable():
         detail = f"idempotency_key has 1 to 255 printable characters, not {shown(text)}"
         raise BadField("bad_field", detail, "idempotency_key")
-    if text.startswith('"') or text != text.strip():  # else the server parses a quoted string, or strips the spaces
+    if text.startswith('"') or text != text.strip():  # otherwise the server would unquote it, or strip its spaces
         return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
     return text
 
 
 def header_fields(headers: Any) -> dict[str, Any]:
-    """`headers` if it can represent all, because every server knows it, else `header_list`. Raises `BadHeader`."""
+    """The field `headers`, which servers of all versions support, if it can represent all headers; otherwise
+    `header_list`. Raises `BadHeader`."""
     if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
         raise BadHeader("bad_header", f"headers must be a mapping or pairs, not {shown(headers)}", "headers")
     pairs = []
@@ -95,13 +97,13 @@ def header_fields(headers: Any) -> dict[str, Any]:
 
 
 def read_header_list(body: Mapping[str, Any]) -> HeaderList:
-    """All headers in a message or record of the server, in order."""
+    """All headers, in order, of a message or record in the server's JSON."""
     pairs = body["header_list"] if "header_list" in body else (body.get("headers") or {}).items()
     return tuple((name, _read_value(value)) for name, value in pairs)
 
 
 def payload_fields(payload: Payload) -> dict[str, Any]:
-    """Raises `BadPayload` for a value that JSON cannot represent."""
+    """The fields for a payload. Raises `BadPayload` for a value that JSON cannot represent."""
     if payload is None:
         return {"payload": None}
     if not isinstance(payload, bytes):
@@ -114,7 +116,7 @@ def payload_fields(payload: Payload) -> dict[str, Any]:
 
 
 def bytes_fields(name: str, value: bytes) -> dict[str, str]:
-    """`NAME`, or `NAME_base64` for bytes that are not UTF-8."""
+    """The field `name`, or `NAME_base64` for bytes that are not UTF-8."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:
@@ -142,7 +144,7 @@ def _read_value(value: Any) -> bytes | None:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can encode it: a file name or an argument may contain surrogates."""
+    """Whether UTF-8 can encode the text: a file name or a command-line argument may contain surrogates."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Receiving in a group as plans, see `operations.py`. Pure."""
+"""The operations of a group as plans; see `operations.py`. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duemq.client.http.times import delay_ms
 from duemq.client.http.values import ReceivedMessage
 from duemq.model.timing import shown
 
-_RECEIPTS: Final = 1_000  # of one request
+_RECEIPTS: Final = 1_000  # limit for one request
 _DURABLE_S: Final = 10.0  # an ack may wait this long for the server's log
 
 
@@ -42,7 +42,7 @@ def ack(topic: str, group: str, receipt: str) -> Plan[None]:
 def ack_many(
     topic: str, group: str, receipts: Iterable[str]
 ) -> Plan[list[RejectedError | Unavailable | Unreachable | None]]:
-    """Acknowledge in requests of at most 1,000."""
+    """Acknowledge messages, at most 1,000 in each request."""
     results: list[RejectedError | Unavailable | Unreachable | None] = []
     listed = text_list("receipts", receipts)
     for start in range(0, len(listed), _RECEIPTS):

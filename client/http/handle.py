@@ -9,7 +9,7 @@ from duemq.client.http.values import MessageState
 
 
 class Handle:
-    """A message and its last known state. `state` has everything; the most used fields are properties, too."""
+    """A message and its last known state. `state` has all fields; the most used ones are also properties."""
 
     def __init__(self, state: MessageState) -> None:
         self.state = state

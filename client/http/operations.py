@@ -1,4 +1,5 @@
-"""Every operation of the API as a plan: its calls, and the meaning of their answers. Pure, see `exchange.py`."""
+"""Every operation of the API as a plan: its calls, and the interpretation of their answers. Pure; see
+`exchange.py`."""
 
 from __future__ import annotations
 
@@ -51,12 +52,12 @@ _TIMES_OF_JOBS: Final = ("deliver_at", "deliver_after", "shift", "zone")
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """Limits of one `POST /v1/messages:batch`."""
 _READ_FILE_S = 600.0  # the server reads the whole file before it answers
-_MANY_FILES_S = 60.0  # for thousands of commands
+_MANY_FILES_S = 60.0  # the server appends thousands of commands before it answers
 _TEST_S = 620.0  # the longest timeout of a destination, and a margin
-_CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes after the last
+_CANCEL_ALL_S = 600.0  # a filter may match millions of messages, and the answer comes after the last cancel
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
-"""Pauses before a harmless batch with an unknown outcome is sent again."""
+"""Pauses (s) before messages of a batch whose outcome is unknown are sent again, if that is harmless."""
 
 
 def send(draft: Draft, name: Text | None, if_new: bool, idempotency_key: Text | None) -> Plan[MessageState]:
@@ -76,7 +77,7 @@ def send(draft: Draft, name: Text | None, if_new: bool, idempotency_key: Text | 
     except NameConflict as error:
         if not if_new:
             raise
-        # For the repeat, without If-None-Match: another message had the name before the first attempt.
+        # The answer to a repeat, which has no If-None-Match: another message already had the name.
         raise NameTaken(
             "name_taken", error.detail, error.field, status=412, request_id=error.request_id, **error.extra
         ) from error
@@ -94,7 +95,7 @@ def send_batch(
             repeatable.append(draft.repeatable)
             yield message_body(draft)
 
-    # All are encoded before the first is sent, so that an invalid draft stops the whole batch.
+    # All drafts are encoded before the first is sent, so that an invalid draft stops the whole batch.
     for messages in list(batch_requests(encoded())):
         first = len(results)
         try:
@@ -108,7 +109,7 @@ def send_batch(
 
 
 def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Plan[list[BatchAnswer]]:
-    """The result of each message of one request. A message with an unknown outcome is sent again if that is
+    """The result for each message in one request. A message with an unknown outcome is sent again if that is
     harmless."""
     answers: dict[int, BatchAnswer] = {}
     indexes: Sequence[int] = range(len(messages))
@@ -120,12 +121,12 @@ def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Pla
             answer = json_of(response)
         except DuemqError as error:
             if answers:
-                continue  # the answer for these stays "unknown"
+                continue  # the outcome of the repeated messages stays unknown
             if unknown is None:
                 if not (isinstance(error, Unreachable) and error.outcome_unknown and all(repeatable)):
                     raise
                 unknown = error
-            continue  # whatever the repeat's answer, the first attempt's outcome stays unknown
+            continue  # even if the repeat is refused, the outcome of the first attempt stays unknown
         request_id = response.headers.get("X-Request-ID")
         for at, item in zip(indexes, answer["results"], strict=True):
             refused = item.get("error")
@@ -139,7 +140,7 @@ def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Pla
 
 
 def batch_requests(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The messages, split so that each part is within the limits of one request."""
+    """The messages in parts, each within the limits of one request."""
     room = BATCH_BYTES - len(batch_body(()))
     part: list[bytes] = []
     size = 0
@@ -173,7 +174,8 @@ def list_page(filters: Filter, limit: int, cursor: str | None, path: str = "/v1/
 
 
 def cancel(message_id: Text, wait_s: float, clock: Callable[[], float]) -> Plan[Cancelled]:
-    """After a 202, asks again for `wait_s` seconds of `clock` in all: repeating a cancel returns its answer."""
+    """Cancel a message. After a 202, the call is repeated for up to `wait_s` seconds on `clock`: repeating a cancel
+    returns its answer."""
     deadline, pause_s = clock() + wait_s, 0.0
     while True:
         response = yield Call("DELETE", _message(message_id), pause_s=pause_s, safe=True)
@@ -187,7 +189,7 @@ def cancel(message_id: Text, wait_s: float, clock: Callable[[], float]) -> Plan[
 
 
 def cancel_many(ids: Iterable[Text] | None, filters: Filter | None, times: bool) -> Plan[CancelReport]:
-    """Cancel by ids or by a filter, exactly one of the two. Ids go in requests of at most 10,000."""
+    """Cancel messages by ids or by a filter, exactly one of the two. Each request has at most 10,000 ids."""
     if (ids is None) == (filters is None):
         raise TypeError("cancel_many takes either ids or a filter")
     more = {"times": True} if times else {}
@@ -210,7 +212,7 @@ def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelRep
 
 
 def reschedule_many(moves: Iterable[tuple[Text, When]], times: bool, shift_expiry: bool) -> Plan[MoveReport]:
-    """Reschedule in requests of at most 10,000."""
+    """Reschedule messages, at most 10,000 in each request."""
     results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
     move_items = [{"id": text_of("id", id_), **time_fields(when)} for id_, when in moves]
@@ -251,8 +253,8 @@ def purge(message_id: Text) -> Plan[MessageState]:
 
 
 def _change(call: Call, message_id: Text) -> Plan[MessageState]:
-    # Unlike a cancel, these are not repeated after a 202: a relative delay would be computed again, and a second
-    # deliver-now would fail with "already delivered" because of the first one.
+    # Unlike a cancel, these calls are not repeated after a 202: a relative delay would be counted from a later time,
+    # and a second deliver-now would fail with "already delivered" because of the first one.
     response = yield call
     body = json_of(response)
     if response.status_code == 202:
@@ -302,7 +304,7 @@ def committed_cursor(topic: str, consumer: str, known: dict[tuple[str, str], str
 
 
 def commit(topic: str, consumer: str, cursor: str, known: dict[tuple[str, str], str]) -> Plan[None]:
-    """`known`: the cursors that this client committed or looked up last, by topic and consumer."""
+    """Commit a cursor. `known`: the cursor that this client last committed or looked up, by topic and consumer."""
     expected = known.pop((topic, consumer), None)  # unknown until the answer arrives
     headers = {} if expected is None else {LAST_CURSOR: expected}
     body = orjson.dumps({"cursor": cursor})
@@ -465,7 +467,7 @@ def key_fields(
     rate: int,
     confirm: bool,
 ) -> dict[str, Any]:
-    """The body for a new key, as the server reads it. Scopes together with a role are refused by the server."""
+    """The request body for a new key. The server refuses scopes together with a role."""
     fields: dict[str, Any] = {"name": name}
     allowed, patterns = text_list("scopes", scopes), text_list("topics", topics)
     if allowed or role is None:

@@ -28,17 +28,17 @@ from duemq.model.timing import parse_instant
 Instant = datetime | EpochMs | str
 """An aware datetime, a date-time as text (RFC 3339, RFC 9557), or epoch ms. Numbers in seconds are refused."""
 Delay = timedelta | str
-"""A timedelta, or text such as "90s", "2h30m", "PT90S". A number is refused: its unit would be a guess."""
+"""A timedelta, or text such as "90s", "2h30m", "PT90S". A number is refused, because it has no unit."""
 
 
 class Absent(Enum):
-    """The type of `ABSENT`. None does not mean absent: it may be a time that was lost by mistake."""
+    """The type of `ABSENT`. None is not used for this, because a time may be None by mistake."""
 
     ABSENT = "absent"
 
 
 ABSENT: Final = Absent.ABSENT
-"""A time that is not given, as if left out."""
+"""Passing it is the same as leaving the time out."""
 _DELAYS: Final = frozenset(("deliver_after", "expires_after", "overlap", "shift", "delay", "visibility"))
 _RANGE: Final = ("due_from", "due_to")
 _INSTANTS: Final = ("deliver_at", "expires_at", *_RANGE)
@@ -46,29 +46,30 @@ _TIMES: Final = ("deliver_at", "deliver_after", "delay_level", "zone", "expires_
 
 
 class When(TypedDict, total=False):
-    """When a message is due: one of the three, or none for at once."""
+    """When a message is due: one of `deliver_at`, `deliver_after` and `delay_level`; without any of them, at once."""
 
     deliver_at: Instant | Absent
     deliver_after: Delay | Absent
     delay_level: int | Absent
-    """1..18 of the server's table (1s 5s 10s 30s 1m ... 2h); above the highest means the highest."""
+    """A level in the server's table, 1 to 18 (1s 5s 10s 30s 1m ... 2h); a higher number means the highest level."""
     zone: str | Absent
     """The zone for date-time texts without an offset, such as "Europe/Berlin"."""
 
 
 class MessageOptions(When, total=False):
-    """Options of a message, in addition to topic and payload."""
+    """Options for a message, in addition to the topic and payload."""
 
     key: Text | None
-    """The record key at the target, and a business key to look messages up by. An int is sent as its digits."""
+    """The key of the record in the topic, by which messages can also be looked up. An int is sent as its digits."""
     headers: Headers | None
-    """By name, or pairs of name and value, which keep repeated names; values are text, ints, bytes or None (null)."""
+    """A mapping by name, or pairs of name and value, which preserve repeated names. Values are text, ints, bytes or
+    None (null)."""
     labels: Sequence[str] | str | None
-    """At most 16 words to look messages up by; a single text is one."""
+    """At most 16 words by which messages can be looked up; a single text is one label."""
     expires_at: Instant | Absent
-    """If the message could only be delivered after this, it becomes a dead letter instead."""
+    """A message that has not been delivered by this time becomes a dead letter instead."""
     expires_after: Delay | Absent
-    """The same, counted from the server's acceptance of the message."""
+    """The same as a delay, counted from when the server accepts the message."""
 
 
 _SEND_ARGUMENTS: Final = frozenset((*MessageOptions.__annotations__, "name", "if_new", "idempotency_key"))
@@ -76,12 +77,12 @@ _TEXT_FILTERS: Final = ("key", "label")
 
 
 class Filter(TypedDict, total=False):
-    """Selects messages that match every given field. `due_from` is inclusive, `due_to` exclusive. `topic_prefix` and
-    `name_prefix`: how topic and name begin.
+    """Selects messages that match every given field. `due_from` is inclusive, `due_to` exclusive. `topic_prefix`,
+    `name_prefix`: the beginning of the topic or name.
 
-    `shard`, `order`: only for lists; messages of this shard (`Cluster.shards`), in the order `due` or `newest`. Newest
-    first requires a key or a label and the server's index (`index.topics`), and without `status` returns messages of
-    any status.
+    `shard`, `order`: only for lists. They select messages in one shard (`Cluster.shards`), and the order, `due` or
+    `newest`. `newest` requires a key or a label, and the server's index (`index.topics`); without `status`, it returns
+    messages with any status.
     """
 
     topic: str
@@ -98,10 +99,10 @@ class Filter(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A message to send with `send_batch`. Fields as in `send`.
+    """A message to send with `send_batch`. The fields are those of `send`.
 
     `payload`: bytes are sent unchanged, str as UTF-8, dicts and lists as JSON text, None as null. With a `name` or an
-    `idempotency_key` the message is accepted once, however often the draft is sent.
+    `idempotency_key`, the message is accepted only once, however often the draft is sent.
     """
 
     topic: str
@@ -120,12 +121,12 @@ class Draft:
 
     @property
     def repeatable(self) -> bool:
-        """Whether sending it again is harmless."""
+        """Whether sending the draft again is harmless."""
         return self.name is not None or self.idempotency_key is not None
 
 
 def new_draft(topic: str, payload: Payload, options: Mapping[str, Any]) -> Draft:
-    """The draft for a `send` with these options."""
+    """The draft for a call of `send` with these options."""
     check_arguments("send", options, _SEND_ARGUMENTS)
     return Draft(topic, payload, **options)
 
@@ -133,8 +134,8 @@ def new_draft(topic: str, payload: Payload, options: Mapping[str, Any]) -> Draft
 def message_body(draft: Draft) -> bytes:
     """The JSON of one message.
 
-    Raises a `RejectedError` for an invalid message: `BadField`, `BadHeader`, `BadPayload`, `NaiveTimeError`, and
-    `BadTime` for a time that is None and for a number as a delay.
+    Raises a `RejectedError` for an invalid message: `BadField`, `BadHeader`, `BadPayload`, `NaiveTimeError`, or
+    `BadTime` for a time that is None or a delay that is a number.
     """
     body = {"topic": text_of("topic", draft.topic), **payload_fields(draft.payload)}
     for field in ("name", "idempotency_key", "key"):
@@ -148,7 +149,7 @@ def message_body(draft: Draft) -> bytes:
 
 
 def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
-    """The given times, without those that are ABSENT. The server checks that there is only one."""
+    """The fields for the given times, without those that are ABSENT. The server checks that they do not conflict."""
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if value is None:
@@ -163,9 +164,9 @@ def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def filter_fields(filters: Filter) -> dict[str, int | str]:
-    """The filter fields that were given, for a query string or a cancel's `filter`.
+    """The given fields of a filter, for a query string or the `filter` of a cancel.
 
-    Raises `BadField` for None, and `BadTime` for an invalid time: a filter without the field would match more messages.
+    Raises `BadField` for None, and `BadTime` for an invalid time: if the field were ignored, more messages would match.
     """
     given: dict[str, int | str] = time_fields({name: value for name, value in filters.items() if name in _RANGE})
     for name, value in filters.items():

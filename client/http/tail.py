@@ -1,6 +1,7 @@
 """Follows a topic over server-sent events: parsing, the current position, and when to reconnect. Pure.
 
-Each event's `data` is one record and its `id` the cursor just after it, so a broken stream resumes at that record.
+Each event's `data` is one record, and its `id` is the cursor just after that record. So a broken stream resumes after
+the last record.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class TailFollower:
     """The state of one `tail`.
 
-    Lines end only at LF, as the server writes them: splitting at every Unicode line break, as HTTP libraries do for
-    text, would cut payloads that contain one.
+    Lines end only at LF, as the server writes them. HTTP libraries split text at every Unicode line break, which would
+    break payloads that contain such a character.
     """
 
     def __init__(self, topic: str, after: str | None, consumer: str | None) -> None:
@@ -41,7 +42,7 @@ class TailFollower:
         self._begun = True
 
     def feed(self, chunk: bytes) -> list[Record]:
-        """The records that this piece of the stream completes."""
+        """Parse a piece of the stream. Returns the records that it completes."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         records = []
         for line in lines:
@@ -50,13 +51,14 @@ class TailFollower:
         return records
 
     def passed(self, record: Record) -> None:
-        """The caller took `record`: a new stream starts after it."""
+        """The caller has received `record`: a reopened stream starts after it."""
         self.cursor, self._received, self._pause_s = record.cursor, True, 0.0
 
     def lost(self, error: Unreachable | Unavailable | None) -> float:
-        """Seconds to wait before the next attempt; None means that the server ended the stream.
+        """The stream has ended. Returns the seconds to wait before it is reopened. `error`: None if the server ended
+        the stream.
 
-        Raises the error if retrying is pointless: no server was ever reached, or the position is unknown.
+        Raises an error if retrying is pointless: the stream was never open, or the position is unknown.
         """
         if error is not None and not self._begun:
             raise error

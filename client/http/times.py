@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import NewType, overload
 
 EpochMs = NewType("EpochMs", int)
-"""Milliseconds after the epoch. A type, because `int(time.time())` is seconds."""
+"""Milliseconds since the epoch. It is a separate type so that seconds, as in `int(time.time())`, are not passed by
+mistake."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
@@ -25,10 +26,10 @@ def is_naive(when: datetime) -> bool:
 
 
 def to_ms(when: datetime) -> int:
-    """Epoch milliseconds of an aware datetime, rounded up: a message is never early, not even by a microsecond."""
+    """An aware datetime in epoch milliseconds, rounded up: a message is never early, not even by a microsecond."""
     return -((EPOCH - when) // _MS)
 
 
 def delay_ms(delay: timedelta) -> int:
-    """Milliseconds of a delay, rounded up."""
+    """A delay in milliseconds, rounded up."""
     return -(-delay // _MS)

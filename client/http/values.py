@@ -1,4 +1,4 @@
-"""The server's answers as values. `raw` is always the JSON as received."""
+"""The server's answers as values. `raw` is always the JSON as it was received."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MessageChange:
-    """A change of a message: `moved`, `delivered_now`, `redriven`, `purged` or `cancelled`. `from_ms`, `to_ms`: its due
-    time before and after, None if it ended. `by`: the caller, None if unknown."""
+    """A change of a message: `moved`, `delivered_now`, `redriven`, `purged` or `cancelled`. `from_ms`, `to_ms`: the
+    message's due time before and after the change; None if it had ended by then. `by`: the caller; None if unknown."""
 
     change: str
     at_ms: int
@@ -35,7 +35,7 @@ class MessageChange:
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """A message as the server knew it when it answered. Times ending in `_ms` are epoch milliseconds.
+    """The state of a message at the time of the answer. Times ending in `_ms` are in epoch milliseconds.
 
     A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
     `headers`: the last value of a repeated name, with bytes beyond UTF-8 as `\\xNN`; `header_list` has all, unchanged.
@@ -95,7 +95,7 @@ class MessageState:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list. `cursor` is None on the last one."""
+    """One page of a list. `cursor` is None on the last page."""
 
     messages: Sequence[MessageState]
     cursor: str | None
@@ -116,8 +116,9 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """The result of one cancel of many. `status`: "cancelled", "already_delivered", "already_dead", "unknown", or
-    "pending" (not known yet: ask again). `at_ms`: when the message ended, if times were requested and it is known."""
+    """The result for one message in a cancel of many. `status`: "cancelled", "already_delivered", "already_dead",
+    "unknown", or "pending" (not known yet: ask again). `at_ms`: when the message ended, if times were requested and the
+    time is known."""
 
     id: str
     status: str
@@ -132,7 +133,7 @@ class CancelResult:
 class CancelReport:
     """The result for each message, in the given order, and the number of messages by status.
 
-    `truncated`: a filter matched more than 10,000; all are counted, and `results` has the first ones.
+    `truncated`: the filter matched more than 10,000 messages. All are counted, but `results` contains only the first.
     """
 
     results: tuple[CancelResult, ...]
@@ -142,9 +143,10 @@ class CancelReport:
 
 @dataclass(frozen=True, slots=True)
 class MoveResult:
-    """The result of one move of many. `status`: "moved", "already_delivered", "already_cancelled", "already_dead",
-    "unknown", or "pending" (not known yet: with an absolute time the call can be repeated). `at_ms`: the new due time
-    if it was moved; else when it ended, if times were requested and it is known."""
+    """The result for one message in a move of many. `status`: "moved", "already_delivered", "already_cancelled",
+    "already_dead", "unknown", or "pending" (not known yet: with an absolute time, the call can be repeated). `at_ms`:
+    the new due time if the message was moved; otherwise when it ended, if times were requested and the time is
+    known."""
 
     id: str
     status: str
@@ -157,8 +159,8 @@ class MoveResult:
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """The result for each message, in the given order (the error if a move was refused), and the number of messages by
-    status; refused ones count as "rejected"."""
+    """The result for each message, in the given order (or the error, if the move was refused), and the number of
+    messages by status; refused moves count as "rejected"."""
 
     results: tuple[MoveResult | RejectedError | Unavailable | Unreachable, ...]
     counts: Mapping[str, int]
@@ -166,10 +168,10 @@ class MoveReport:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A delivered message, as a consumer gets it. `payload` is empty if it is null (then `is_null`).
+    """A delivered message, as a consumer gets it. If the payload is null, `payload` is empty and `is_null` is true.
 
     `headers`: the last value of a repeated name, with bytes beyond UTF-8 as `\\xNN`; `header_list` has all, unchanged.
-    `cursor` is the position just after it, if the server sent it (it does in `tail`).
+    `cursor` is the position just after the record; the server sends it only in `tail`.
     """
 
     topic: str
@@ -220,7 +222,7 @@ class Record:
 
     @property
     def lateness_ms(self) -> int | None:
-        """How long after its due time it was written to the topic, in ms."""
+        """How long after its due time the message was written to the topic, in ms."""
         due = self.due_ms
         return None if due is None else self.timestamp_ms - due
 
@@ -230,18 +232,19 @@ class Record:
 
     @property
     def text(self) -> str:
-        """The payload as UTF-8; raises `UnicodeDecodeError` if it is not."""
+        """The payload decoded as UTF-8. Raises `UnicodeDecodeError` if it is not UTF-8."""
         return self.payload.decode()
 
     def json(self) -> Any:
-        """The payload parsed as JSON; raises `ValueError` if it is not."""
+        """The payload parsed as JSON. Raises `ValueError` if it is not JSON."""
         return orjson.loads(self.payload)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
     """A message that is leased to this worker until `lease_ends_at_ms`. `attempt`: the number of this delivery, 1 for
-    the first. `payload` is empty if it is null (then `is_null`). `headers`, `header_list`: as of a `Record`."""
+    the first. If the payload is null, `payload` is empty and `is_null` is true. `headers`, `header_list`: as in a
+    `Record`."""
 
     receipt: str
     id: str
@@ -279,7 +282,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """Records of a topic, and the cursor to continue from."""
+    """Records in a topic, and the cursor from which to continue."""
 
     records: Sequence[Record]
     cursor: str
@@ -287,7 +290,7 @@ class RecordPage:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic: its name, and in `raw` its partitions, counts and lateness as the server reports them."""
+    """A topic: its name, and in `raw` its partitions, counts and lateness, as reported by the server."""
 
     name: str
     raw: Mapping[str, Any] = field(default_factory=dict)
@@ -295,8 +298,8 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class FileImport:
-    """The import of a file of messages. `state`: "pending", "imported", or "rejected" with the `reason`; `duplicate`: a
-    file with this content was imported before."""
+    """The import of a file of messages. `state`: "pending", "imported", or "rejected", with the `reason`. `duplicate`:
+    whether a file with this content was imported before."""
 
     id: str
     state: str
@@ -315,7 +318,8 @@ class FileImport:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A delay node. `state`: "joining", "ready", "draining" or "out"; `lag`: ledger entries behind, by shard."""
+    """A delay node. `state`: "joining", "ready", "draining" or "out". `lag`: how many ledger entries it is behind, by
+    shard."""
 
     name: str
     state: str
@@ -333,7 +337,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The progress of a shard, by its ledger. `master` is a node's name; the rest is None before the first entry."""
+    """The progress of a shard, according to its ledger. `master` is a node's name. All other values are None until the
+    ledger has an entry."""
 
     number: int
     master: str | None
@@ -352,10 +357,11 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The server's limits. `topics`: names or patterns (`orders.*`), none = any; durations in ms, sizes in bytes.
+    """The server's limits. Durations are in ms, sizes in bytes. `topics`: names or patterns (`orders.*`) of the only
+    topics allowed; empty = any topic.
 
-    `imports_files`: whether the server imports files. `max_files`: per call. `min_lead_ms`: how far ahead of now each
-    file's window must begin. `now_ms`: the server's clock, epoch ms; None if the server does not report it.
+    `imports_files`: whether the server imports files. `max_files`: limit per call. `min_lead_ms`: how far ahead of now
+    each file's window must begin. `now_ms`: the time on the server's clock, epoch ms; None if it does not report it.
     """
 
     shards: int

@@ -1,4 +1,4 @@
-"""Does the work of each key once: `once`, and its stores. See docs/guides/idempotency.md."""
+"""Does the work for each key only once: `once`, and its stores. See docs/guides/idempotency.md."""
 
 from duemq.model.extras import extra_missing
 

@@ -1,14 +1,15 @@
-"""Runs one handler's work per key in this process: begin, work, record, and recovery when one of these breaks off.
+"""Runs one handler's work by key in this process: begin, work, record, and recovery if one of these steps fails.
 
-If the store does not answer, the outcome is unknown. Then work must not be done twice, and a key must not count as in
-doubt if this process knows its state. So this process remembers, by key:
+If the store does not answer, the outcome of a request is unknown. Even then, work must not be done twice, and a key
+must not be in doubt if this process knows its state. So this process remembers, by key:
 
-    an unanswered begin        the same request is sent again: the owner is the same, so the store counts it as one
+    an unanswered begin        the same request is sent again, with the same owner, so the store treats it as a repeat
     an unanswered release      it is repeated until the store answers, because another process may get the message
-                               next; an attempt here tells the store that the one before has ended
-    an unanswered finish       the work is done, and never begins again here: only recording it is retried
+                               next; the next attempt in this process reports that the previous one has ended
+    an unanswered finish       the work is done, and is not begun again in this process: only recording it is retried
 
-and raises `Pause`: a consumer keeps the message in hand, starts no other, and retries it later.
+After an unanswered begin or finish, it raises `Pause`: the consumer keeps the message in hand, starts no other message,
+and retries it later.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from duemq.model.failpoint import Failpoint
 log = logging.getLogger(__name__)
 
 _AGAIN_S = (0.1, 0.3, 1.0, 3.0)  # between attempts to record or release
-_LATER_S = 0.5  # until the first later attempt to release
-_LEAVE_S = 1.0  # how long a cancellation waits for each request: a sent request takes effect anyway
-_REMEMBERED = 10_000  # keys; the lease of a dropped one has to run out, as after a crash
+_LATER_S = 0.5  # before `_release_later` first tries again
+_LEAVE_S = 1.0  # how long a cancelled caller waits for each request, which may take effect in any case once it is sent
+_REMEMBERED = 10_000  # keys; if one is dropped, its lease has to expire, as after a crash
 _WITHOUT_EFFECT = (Reject, RetryLater, Pause, NothingHappened)
 
 T = TypeVar("T")
@@ -46,8 +47,8 @@ Work = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class AttemptTerms:
-    """The terms of attempts. `harmless`: errors after which at-most-once work may begin again. `store_s`: limit for the
-    store's answer."""
+    """The terms of attempts. `harmless`: errors after which at-most-once work may begin again. `store_s`: time limit
+    for the store's answer."""
 
     at_most_once: bool
     harmless: tuple[type[Exception], ...]
@@ -58,7 +59,8 @@ class AttemptTerms:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a begin sends: the owner, and an earlier attempt of ours that has ended, which the store may not know."""
+    """The content of a begin request. `over`: the owner of an earlier attempt in this process that has ended, possibly
+    unknown to the store."""
 
     owner: str
     over: str = ""
@@ -66,14 +68,14 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Unrecorded:
-    """Work that took effect and may be unknown to the store."""
+    """Work that is done, but possibly not recorded in the store."""
 
     owner: str
     result: bytes
 
 
 class Attempts:
-    """The attempts of one handler. `result` returns JSON."""
+    """The attempts of one handler."""
 
     def __init__(
         self, store: Store, terms: AttemptTerms, cache: Cache, clock: Callable[[], int], failpoint: Failpoint
@@ -87,8 +89,8 @@ class Attempts:
         self._process, self._numbers = f"{os.getpid()}-{secrets.token_hex(6)}", count(1)
 
     async def result(self, key: bytes, work: Work) -> bytes:
-        """The result of a key's work. If this process is already working on the key, wait for the end, then ask the
-        store."""
+        """The result of the work for a key, as JSON. If this process is already working on the key, waits until that
+        attempt ends."""
         while (running := self._running.get(key)) is not None:
             await running.wait()
         if (result := self._cache.get(key, self._clock())) is not None:
@@ -124,8 +126,8 @@ class Attempts:
         return await self._record(key, _Unrecorded(claim.owner, _as_json(key, value)))
 
     def _without_effect(self, error: BaseException) -> bool:
-        """Whether an error shows that the work had no effect. An exception group never does: its TaskGroup has
-        cancelled the other tasks at arbitrary points."""
+        """Whether an error shows that the work had no effect. An exception group never shows it: the TaskGroup
+        cancelled its other tasks at arbitrary points."""
         if isinstance(error, InDoubt):
             return False
         return isinstance(error, (*_WITHOUT_EFFECT, *self._terms.harmless))
@@ -133,7 +135,8 @@ class Attempts:
     # --- begin ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, key: bytes, claim: _Claim, now: int) -> Begun:
-        """Begin a key. A caller that is cancelled has not begun, and the store must not think that it has."""
+        """Begin the work for a key. If the caller is cancelled, it does not do the work, so the key is released in the
+        store."""
         begin = asyncio.create_task(self._ask_to_begin(key, claim, now), name="idempotency begin")
         try:
             return await _shield(begin)
@@ -164,7 +167,7 @@ class Attempts:
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def _record(self, key: bytes, done: _Unrecorded) -> bytes:
-        """Record a result. The work is done: this process remembers it until the store has it."""
+        """Record the result of finished work. This process remembers the result until the store has it."""
         _remember(self._unrecorded, key, done)
         try:
             return await _shield(self._finish(key, done))
@@ -200,7 +203,7 @@ class Attempts:
         await _shield(self._give_back(key, owner, within_s))
 
     async def _give_back(self, key: bytes, owner: str, within_s: float) -> None:
-        """Release a key. A failure is only logged: what happened in the handler matters more."""
+        """Release a key. A failure is only logged: the caller must see the handler's error instead."""
         try:
             await self._insist(lambda: self._store.release(key, owner), within_s)
         except BaseException as error:
@@ -215,7 +218,7 @@ class Attempts:
                     self._releasing = asyncio.create_task(self._release_later(), name="release keys")
 
     async def _release_later(self) -> None:
-        """Release the remaining keys once the store is back, or when their leases end, drop them."""
+        """Release the remaining keys once the store is back. A key is dropped when its lease ends."""
         clock = asyncio.get_running_loop().time
 
         async def turn() -> float | None:
@@ -264,7 +267,8 @@ class Attempts:
 
 
 async def _shield(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """The result of a call. A cancelled caller waits briefly for the call to finish; a second cancel does not wait."""
+    """The result of a call. If the caller is cancelled, it waits briefly for the call to finish; a second cancel ends
+    the wait."""
     task = call if isinstance(call, asyncio.Task) else asyncio.create_task(call, name="idempotency store")
     try:
         await asyncio.wait([task])
@@ -281,13 +285,13 @@ async def _shield(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
 
 
 def _hear(task: asyncio.Task[Any]) -> None:
-    """Retrieve a task's error. The cancellation is reported instead."""
+    """Retrieve a task's error, so that asyncio does not report it: the caller gets the cancellation instead."""
     if not task.cancelled():
         task.exception()
 
 
 def _is_stray(error: BaseException) -> bool:
-    """Whether a cancellation is not meant for this task: something that it awaited was cancelled."""
+    """Whether the error is a cancellation that was not meant for this task, but for something that it awaited."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 

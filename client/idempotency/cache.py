@@ -1,14 +1,14 @@
-"""The latest results, in memory."""
+"""A cache of the latest results, in memory."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-_ENTRY_BYTES = 400  # overhead in Python, without key and result
+_ENTRY_BYTES = 400  # Python's overhead per entry, without the key and the result
 
 
 class Cache:
-    """Up to `most` results and `most_bytes`, with their keys. A larger result is not kept."""
+    """Stores up to `most` results, and up to `most_bytes` of results and keys. A larger result is not cached."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes

@@ -1,4 +1,4 @@
-"""A store in memory, for tests, and for handlers that only need to avoid repeats within a process."""
+"""A store in memory, for tests and for handlers that only need to avoid repeats within a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.rows: dict[bytes, KeyRow] = {}
-        self.expiries: list[tuple[int, bytes]] = []  # one for each row, and some for removed rows
+        self.expiries: list[tuple[int, bytes]] = []  # a heap: one entry for each row, and some for removed rows
 
     async def begin(
         self,
@@ -61,5 +61,5 @@ class MemoryStore:
         elif row is not self.rows.get(key):
             self.rows[key] = row
             heappush(self.expiries, (row.expires_ms, key))
-            if len(self.expiries) > 2 * len(self.rows) + _SPARE:  # mostly from released rows
+            if len(self.expiries) > 2 * len(self.rows) + _SPARE:  # most entries belong to removed rows
                 self.expiries = sorted((each.expires_ms, key) for key, each in self.rows.items())

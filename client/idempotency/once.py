@@ -1,12 +1,12 @@
-"""Handlers that do the work of each key once.
+"""Handlers that do the work for each key only once.
 
     @once(store, key=lambda message: message.json["payment"])
     async def pay(message): ...
 
-A repeat gets the first result, from a cache of this process or from the store. Failed work may be begun again. If a
-process died during the work, it is begun again when its lease ends (at least once), or, with `at_most_once`, never:
-`InDoubt` sends the message to the dead letters. While the store is unreachable no work begins, and `Pause` keeps the
-message in hand.
+A repeat gets the first result, from this process's cache or from the store. Failed work may be begun again. If a
+process dies during the work, the work is begun again when the lease ends (at least once). With `at_most_once` it is not
+begun again: `InDoubt` sends the message to the dead letters. While the store is unreachable, no work is begun, and
+`Pause` keeps the message in hand.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ KEY_BYTES = 1_024
 
 
 class IdentifiedMessage(Protocol):
-    """What the default key needs of a message: the `identity` of a `duemq.client.consumer.message.Message`, or this
-    `id`."""
+    """A message for which the default key works. The key is the message's `identity`, as in
+    `duemq.client.consumer.message.Message`; a message without this attribute needs an `id`."""
 
     @property
     def id(self) -> str: ...
@@ -69,22 +69,24 @@ def once(
     clock: Callable[[], int] = _now_ms,
     failpoint: Failpoint = no_failpoint,
 ) -> Callable[[Handler[Message]], Handler[Message]]:
-    """Decorate `async def handler(message)`. Its result must be JSON (orjson's), because it is stored.
+    """Decorate `async def handler(message)`. Its result is stored, so orjson must be able to encode it as JSON.
 
-    `key`: of the message's work, 1 to 1,024 bytes; the default is its `identity`, or else its `id`.
-    `scope`: namespace of the keys; handlers with the same scope share their work. Required for a store that other
-    programs may use. Else the default is the handler's module and name.
-    `harmless`: with `at_most_once`, errors of the handler that show that it had no effect.
-    `lease`: longer than the handler may take. `keep`: how long a result is kept, and how long unfinished work stays
-    known as begun. `cached`, `cached_bytes`: limits of results in memory.
-    `store_timeout`: shorter than the consumer's, so that a silent store pauses the consumer and uses up no retries.
+    `key`: returns the key of a message's work, 1 to 1,024 bytes; the default is its `identity`, or else its `id`.
+    `scope`: the namespace of the keys. Handlers with the same scope share their work. It is required for a store that
+    other programs may use; otherwise the default is the handler's module and name.
+    `harmless`: with `at_most_once`, the handler's errors that show that it had no effect.
+    `lease`: must be longer than the handler may take. `keep`: how long a result is kept, and how long the store
+    remembers that unfinished work was begun. `cached`, `cached_bytes`: limits for the results in memory.
+    `store_timeout`: must be shorter than the consumer's timeout, so that a store that does not answer pauses the
+    consumer and uses up no retries.
 
-    The handler raises: Busy (another process is doing the work: comes back later), Pause (the store is unreachable: the
-    work has not begun, or is done and not recorded yet), InDoubt, Reject (no key), and what the wrapped handler raises.
+    The decorated handler raises Busy (another process is doing the work; the message comes back later), Pause (the
+    store is unreachable: the work was not begun, or is done and not recorded yet), InDoubt, Reject (the message has no
+    key), and the errors of the wrapped handler.
 
-    With `at_most_once`, work that ended with an error begins again only after `NothingHappened`, `Reject`,
-    `RetryLater`, `Pause` and `harmless` errors. All others leave it in doubt, including exception groups: a task group
-    has cancelled its other tasks at arbitrary points.
+    With `at_most_once`, work that ended with an error is begun again only after `NothingHappened`, `Reject`,
+    `RetryLater`, `Pause` and `harmless` errors. Any other error leaves the work in doubt. That includes exception
+    groups, because a task group cancels its other tasks at arbitrary points.
     """
     for name, value in (("keep", keep), ("lease", lease), ("store_timeout", store_timeout)):
         if value <= timedelta(0):
@@ -123,13 +125,13 @@ def once(
 
 
 _own_scopes: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
-"""By store: default scopes of this process's handlers."""
+"""The default scopes of this process's handlers, by store."""
 
 
 def _own_scope(store: Store, handler: Callable[..., Any]) -> str:
-    """The default scope of a handler: its module and name, which functions made by one function share."""
+    """The default scope of a handler: its module and name. Functions defined inside the same function share them."""
     name = f"{handler.__module__}.{handler.__qualname__}"
-    with suppress(TypeError):  # only a custom store may be unhashable
+    with suppress(TypeError):  # a custom store may be unhashable
         scopes = _own_scopes.setdefault(store, set())
         if name in scopes:
             raise Rejected(

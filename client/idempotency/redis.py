@@ -1,8 +1,8 @@
-"""A store in Redis or Valkey, for all processes of a group. Needs the extra `duemq[redis]`.
+"""A store in Redis or Valkey, for all processes in a group. It needs the extra `duemq[redis]`.
 
-Each key is a hash, changed atomically by a script, and removed by the server when it expires. It is as durable as the
-server: with `appendfsync everysec` a crash can lose the last second, and a replica that takes over can be behind. An
-at-most-once effect needs `appendfsync always` and no automatic fail-over.
+Each key is a hash, which scripts change atomically, and which the server removes when it expires. The store is as
+durable as the server: with `appendfsync everysec`, a crash can lose the last second, and a replica that takes over can
+be behind. At-most-once work needs `appendfsync always` and no automatic failover.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ START_S: Final = 30.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 _CONNECTIONS = 32
 _CALL_S = 10.0  # in total, including the wait for a free connection
-_SOCKET_S = 5.0  # for connecting, and for each answer; redis-py before 8 waits forever by default
+_SOCKET_S = 5.0  # for connecting, and for each answer; by default, redis-py before version 8 waits forever
 
-_ONE_KEY = ("WRONGTYPE", "attempt to ")  # prefixes of the errors of Redis and Lua for a key that is not such a hash
+_ONE_KEY = ("WRONGTYPE", "attempt to ")  # prefixes of the errors from Redis and Lua if a key is not such a hash
 
-# The table of `states`. A hash that has expired by the caller's clock counts as absent.
+# These scripts implement the table in `states`. A hash that has expired on the caller's clock counts as absent.
 _BEGIN = """
 local owner, now, lease, keep, once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local over = ARGV[6]
@@ -80,10 +80,12 @@ class RedisStore:
 
     @classmethod
     async def open(cls, url: str, prefix: bytes = PREFIX, start_s: float = START_S) -> RedisStore:
-        """`url`: such as `redis://HOST:PORT/DB`. Raises BadConfig (the package is missing) or Unavailable.
+        """Open a store at a URL such as `redis://HOST:PORT/DB`. Raises BadConfig (the package is missing) or
+        Unavailable.
 
-        An unreachable or starting server is retried for `start_s`: a consumer that is starting waits for it. A call
-        without an answer is given up after 5 s, or `?socket_timeout=`, `?socket_connect_timeout=` (s).
+        If the server is unreachable or starting, it is tried again for `start_s`, so that a consumer may start before
+        it. A call fails if no answer comes within 5 s, or as set by `?socket_timeout=` and `?socket_connect_timeout=`
+        (s) in the URL.
         """
         store = cls(_from_url(url), prefix)
         store._own = True
@@ -138,11 +140,11 @@ class RedisStore:
             return bool(await self._release(keys=[self._prefix + key], args=[owner]))
 
     async def expire(self, now_ms: int) -> int:
-        """Returns 0: the server itself removes expired keys, by its own clock."""
+        """Does nothing and returns 0: the server removes expired keys, by its own clock."""
         return 0
 
     async def close(self) -> None:
-        """Pending and later calls raise Unavailable."""
+        """Close the store. Pending and later calls raise Unavailable."""
         self._closed = True
         for call in self._calls:
             if not call.expired():
@@ -154,7 +156,8 @@ class RedisStore:
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:
-        """Limits a call's time, ends it on close, and translates errors. Raises Unavailable or CorruptStore."""
+        """Limits the time of a call, ends the call on close, and translates errors. Raises Unavailable or
+        CorruptStore."""
         if self._closed:
             raise Unavailable("the store of idempotency keys is closed")
         with _translate_errors():
@@ -171,7 +174,8 @@ def _from_url(url: str) -> Redis:
         from redis.asyncio import BlockingConnectionPool, Redis
     except ImportError as error:
         raise BadConfig("the package redis is missing: pip install 'duemq[redis]'") from error
-    # The default pool raises an error; this one waits for a free connection. Settings in the URL take precedence.
+    # With all connections in use, this pool waits for a free one; the default pool would raise an error. Settings in
+    # the URL take precedence.
     pool = BlockingConnectionPool.from_url(
         url, max_connections=_CONNECTIONS, timeout=_CALL_S, socket_timeout=_SOCKET_S, socket_connect_timeout=_SOCKET_S
     )
@@ -191,5 +195,6 @@ def _translate_errors() -> Iterator[None]:
 
 
 def _bytes(value: Any) -> bytes:
-    """Also accepts the str of a client that decodes answers: results are JSON, which survives that."""
+    """An answer as bytes. The caller's client may decode answers to str: results are JSON, so encoding them restores
+    them."""
     return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,11 +1,11 @@
-"""A store in RocksDB, for one process at a time: returned results survive kill -9 and a power cut.
+"""A store in RocksDB, for one process at a time: returned results survive kill -9 and a power failure.
 
-All waiting requests share one write and one sync in a thread; during a sync the next ones gather. The thread also makes
-the decisions, in the order of the calls, so that the event loop never waits for the disk.
+A thread executes all waiting requests with one write and one sync; further requests collect during the sync. The thread
+also makes the decisions, in the order of the calls, so that the event loop never waits for the disk.
 
-If a write or a read fails, its outcome is open: only what RocksDB finds when it is reopened is certain. So all waiting
-calls get StoreFailed, and the thread closes the database and reopens it after growing pauses; until then every call
-gets StoreFailed. The session stays the same: running work keeps its owner.
+If a write or a read fails, its outcome is unknown: only the contents of the reopened database are certain. So all
+waiting calls get StoreFailed, and the thread closes the database and tries to reopen it, with growing pauses. Until it
+is open, every call gets StoreFailed. The session stays the same, so running work keeps its owner.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from duemq.model.rocksdb_errors import translate
 log = logging.getLogger(__name__)
 
 _SWEEP_ROWS = 1_000  # per sweep
-_SWEEP_BEHIND, _SWEEP_EACH = 20, 4  # after a group, plus for each of its requests, which adds one at most
+_SWEEP_BEHIND, _SWEEP_EACH = 20, 4  # per group of requests, and in addition per request, which adds at most one row
 _GROUP_REQUESTS = 4_000
-_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # before it is reopened
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # before an attempt to reopen the database
 _STEADY_S = 60.0  # after this time without a failure, pauses restart with the shortest
 
 T = TypeVar("T")
@@ -62,8 +62,8 @@ class _Sweep(NamedTuple):
 
 
 class RocksStore:
-    """Create it with `open`. `failpoint` is a hook for tests: called with the name of each step, in the store's
-    thread."""
+    """The store; create it with `open`. `failpoint`: a hook for tests, called with the name of each step, in the
+    store's thread."""
 
     shared = False
 
@@ -77,15 +77,15 @@ class RocksStore:
         self._ending = Event()
         self._end: asyncio.Task[None] | None = None
         self._pause_s, self._is_open, self._since = _PAUSE_S, True, time.monotonic()
-        self._swept = 0  # all minutes before this are swept
+        self._swept = 0  # expired rows have been removed for all minutes before this one
         self._work: SimpleQueue[list[_Request | _Sweep] | None] = SimpleQueue()
         self._worker = Thread(target=self._run, name="duemq-idempotency", daemon=True)
         self._worker.start()
 
     @classmethod
     async def open(cls, folder: Path | str, failpoint: Failpoint = no_failpoint) -> RocksStore:
-        """Open a store. Raises FolderRefused (in use, foreign or of another version), CorruptStore, DiskFull or
-        StoreFailed."""
+        """Open a store. Raises FolderRefused (the folder is in use, or contains something else or another version),
+        CorruptStore, DiskFull or StoreFailed."""
         path = Path(folder)
         db, session = await asyncio.to_thread(open_folder, path)
         return cls(path, db, session, failpoint)
@@ -114,7 +114,7 @@ class RocksStore:
         return await self._submit(key, partial(release, owner=owner), 0)
 
     async def expire(self, now_ms: int) -> int:
-        """Remove the rows that expired in past minutes; returns their number."""
+        """Remove the rows that expired in past minutes, and return their number."""
         count, more = 0, True
         while more:
             self._check()
@@ -125,7 +125,8 @@ class RocksStore:
         return count
 
     async def close(self) -> None:
-        """Refuse new calls, finish waiting ones. Concurrent calls wait for the same end."""
+        """Refuse new calls, finish waiting ones, and close the store. Concurrent calls of `close` wait for the same
+        end."""
         self._closed = True
         if self._end is None:
             self._end = asyncio.create_task(self._finish_and_end(), name="close-idempotency")
@@ -156,7 +157,7 @@ class RocksStore:
         if not self._busy:
             self._busy = True
             self._idle.clear()
-            self._loop.call_soon(self._go)  # others in this turn of the loop share the sync
+            self._loop.call_soon(self._go)  # later, so that other requests in this turn of the loop share the sync
 
     def _go(self) -> None:
         group, self._waiting = self._waiting[:_GROUP_REQUESTS], self._waiting[_GROUP_REQUESTS:]
@@ -177,7 +178,8 @@ class RocksStore:
             self._idle.set()
 
     def _fail_all(self, group: list[_Request | _Sweep], failure: Exception) -> None:
-        """Fail this group and all waiting calls: until the reopening it is unknown whether the write took effect."""
+        """Fail this group and all waiting calls: until the database is reopened, it is unknown whether the write took
+        effect."""
         self._failure = str(translate("writing idempotency keys", failure))
         log.warning(
             "store of idempotency keys failed and is being reopened: %s", self._failure, extra={"action": "store"}
@@ -219,11 +221,11 @@ class RocksStore:
         self._close_db()
 
     def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop was closed before the store: no caller waits any more
+        with suppress(RuntimeError):  # the loop was closed before the store, so no caller waits any more
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _close_db(self) -> None:
-        """Close the database. Answered calls are synced, so a failure here changes no result."""
+        """Close the database. The writes of answered calls are synced, so a failure here changes no result."""
         if not self._is_open:
             return
         self._is_open = False
@@ -286,11 +288,12 @@ class RocksStore:
         if not swept and now_ms // MINUTE_MS > self._swept:
             try:
                 self._sweep(now_ms, min(_SWEEP_BEHIND + _SWEEP_EACH * len(group), _SWEEP_ROWS))
-            except Exception as error:  # if it is not a glitch, the next request fails, too
+            except Exception as error:  # if the error persists, the next request fails and the database is reopened
                 log.warning("store of idempotency keys cannot expire: %r", error, extra={"action": "expire"})
 
     def _sweep(self, now_ms: int, most: int = _SWEEP_ROWS) -> tuple[int, bool]:
-        """Remove expired rows. Returns their number and whether more are left. `most`: entries to check."""
+        """Remove expired rows. Returns their number, and whether more may be left. `most`: how many entries to
+        check."""
         end = expiry_key(now_ms)
         batch, entry_count, row_count = WriteBatch(raw_mode=True), 0, 0
         first = last = b""
@@ -301,9 +304,9 @@ class RocksStore:
             key = entry[len(end) :]
             try:
                 row = read_row(self._db, key, self._session)
-                expired = row is not None and row.expires_ms <= now_ms  # it may have been rewritten with a later expiry
+                expired = row is not None and row.expires_ms <= now_ms  # the row may have been given a later expiry
             except CorruptStore:
-                expired = True  # else no later row would ever be removed
+                expired = True  # otherwise the sweep would stop at this row, and never remove a later one
             if expired:
                 batch.delete(b"k" + key)
                 row_count += 1

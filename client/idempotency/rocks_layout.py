@@ -5,9 +5,9 @@
     b"x" minute of expiry (u64) key     -> nothing
     b"v"                                -> version of this layout (u16), session (u64)
 
-Every row has an entry `x` for the minute of its expiry; entries of past minutes are removed as one range. The session
-counts how often a process has opened the folder. RocksDB allows one process at a time: so unfinished work of another
-session has no owner any more, however long its lease.
+Every row has an entry `x` for the minute in which it expires; the entries for past minutes are removed as one range.
+The session is a number that grows each time a process opens the folder. RocksDB allows only one process at a time, so
+the owners of unfinished work from other sessions no longer exist, however long their leases are.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _MINUTE = Struct(">Q")
 
 
 class SessionOver(FolderRefused):
-    """Another process has opened the folder since, and may have begun our session's work again."""
+    """Another process has opened the folder since, and may have begun the work of our session again."""
 
 
 def open_folder(folder: Path) -> tuple[Rdict, int]:
-    """The database, and the number of a new session. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed."""
+    """Open the database for a new session, and return both. Raises FolderRefused, CorruptStore, DiskFull or
+    StoreFailed."""
     with translate_errors(f"opening the store of idempotency keys in {folder}"):
         make_folder(folder)  # private: it contains the results of handlers
         db = Rdict(str(folder), _options())
@@ -51,10 +52,10 @@ def open_folder(folder: Path) -> tuple[Rdict, int]:
 
 
 def reopen_folder(folder: Path, session: int) -> Rdict:
-    """Reopen the database for a continuing session. Raises what `open_folder` raises, and SessionOver."""
+    """Reopen the database for the same session. Raises SessionOver, and the errors that `open_folder` raises."""
     with translate_errors(f"opening the store of idempotency keys in {folder} again"):
         options = _options()
-        options.create_if_missing(False)  # an unmounted disk leaves an empty folder
+        options.create_if_missing(False)  # if a disk is unmounted, its mount point is an empty folder
         db = Rdict(str(folder), options)
         try:
             if (last := _last_session(db, folder)) != session:
@@ -62,7 +63,7 @@ def reopen_folder(folder: Path, session: int) -> Rdict:
                     f"{folder} is at session {last} and not at {session}: another process opened it, or it was put in "
                     "the place of the one that failed. Restart this process, alone"
                 )
-            _write_session(db, session)  # fails if it takes no writes yet
+            _write_session(db, session)  # raises an error if the database accepts no writes yet
         except BaseException:
             db.close()
             raise
@@ -93,7 +94,7 @@ def _write_session(db: Rdict, session: int) -> None:
 
 
 def read_row(db: Rdict, key: bytes, session: int) -> KeyRow | None:
-    """The row of a key. Raises CorruptStore if this key is damaged, and RocksDB's errors."""
+    """The row for a key. Raises CorruptStore if this key is damaged, and RocksDB's errors."""
     try:
         stored = db.get(b"k" + key)
         if stored is None:
@@ -122,7 +123,7 @@ def stage_row(batch: WriteBatch, key: bytes, row: KeyRow | None, session: int) -
 
 
 def expiry_key(ms: int) -> bytes:
-    """Prefix of the entries of rows that expire in the minute of `ms`."""
+    """The prefix of the entries for rows that expire in the same minute as `ms`."""
     return b"x" + _MINUTE.pack(ms // MINUTE_MS)
 
 
@@ -130,7 +131,7 @@ def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_paranoid_checks(True)
-    # By default RocksDB stops at the first bad record of the WAL and silently drops acknowledged records after it.
+    # By default, RocksDB stops at the first bad record in the WAL, and silently drops acknowledged records after it.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(16 << 20)
@@ -142,7 +143,7 @@ def _options() -> Options:
     options.set_stats_dump_period_sec(0)
     options.set_level_compaction_dynamic_level_bytes(True)
     table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)  # most looked-up keys are new
+    table.set_bloom_filter(10, False)  # most keys that are looked up do not exist yet
     table.set_block_cache(Cache(16 << 20))
     options.set_block_based_table_factory(table)
     return options

@@ -1,4 +1,5 @@
-"""The states of a key, as a table. Pure. `redis` has the table in Lua; one test suite checks all plugs against it."""
+"""The states of a key, as a table. Pure. `redis` implements the table in Lua; the same tests check all stores against
+it."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ from duemq.client.idempotency.base import Begun, Done, Fresh, InDoubt, Running
 class KeyState(Enum):
     ABSENT = auto()  # never begun, released, or forgotten
     RUNNING = auto()
-    LAPSED = auto()  # begun and not finished, and the lease has ended
+    LAPSED = auto()  # begun and not finished, but the lease has ended
     DONE = auto()
 
 
 class Event(Enum):
     BEGIN = auto()
     BEGIN_ONCE = auto()  # at most once
-    REPEAT = auto()  # a begin of the owner, or of a caller who knows that the owner's attempt has ended
-    FINISH = auto()  # by the owner, like a release: other owners are ignored
+    REPEAT = auto()  # a begin by the owner, or by a caller for whom the owner's attempt has certainly ended
+    FINISH = auto()  # by the owner, as is RELEASE; from any other caller, both are ignored
     RELEASE = auto()
 
 
 class ClaimRefusal(Enum):
-    """Why an event is refused, so that the state stays."""
+    """Why an event is refused and leaves the state unchanged."""
 
     RUNNING = auto()
     DONE = auto()
@@ -60,7 +61,7 @@ NEXT: Final[Mapping[tuple[KeyState, Event], KeyState | ClaimRefusal]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """The stored row of a key. Times in epoch ms; from `expires_ms` on it counts as absent."""
+    """The stored row for a key. Times are in epoch ms; from `expires_ms` on, the key counts as absent."""
 
     owner: str
     since_ms: int
@@ -113,7 +114,8 @@ def finish(row: KeyRow | None, owner: str, result: bytes, now_ms: int, keep_ms: 
 
 
 def release(row: KeyRow | None, owner: str) -> tuple[KeyRow | None, bool]:
-    """Needs no time: an expired row and a released row are the same."""
+    """The new row, and whether it was released. Takes no time, because an expired row has the same effect as a released
+    one."""
     if row is None or row.owner != owner or NEXT[row.state(0), Event.RELEASE] is not KeyState.ABSENT:
         return row, False
     return None, True

@@ -1,4 +1,4 @@
-"""How far groups of consumers are behind. See docs/operate/lag.md."""
+"""Measures how far consumer groups are behind. See docs/operate/lag.md."""
 
 from duemq.model.extras import extra_missing
 

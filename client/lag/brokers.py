@@ -1,4 +1,4 @@
-"""Requests to the brokers, over one aiokafka client. Never joins a group, commits, or creates a topic."""
+"""Requests to the brokers, over one aiokafka client. They never join a group, commit, or create a topic."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire, group_by_topic
 from duemq.client.consumer.kafka.positions import own_metadata, pull_in
 from duemq.client.lag.values import OffsetAndTime, PartitionEnds
 
-DEAD = "Dead"  # Kafka's state of a group that does not exist
+DEAD = "Dead"  # the state that Kafka reports for a group that does not exist
 _READ_COMMITTED = 1
 _TIMEOUT_MS = 10_000
 _AT_ONCE = 16  # concurrent requests about groups
-_KINDS = ("consumer", "")  # "": only offsets, committed without members
-# Errors of one partition that leave the others readable.
+_KINDS = ("consumer", "")  # "": a group that has only offsets, which were committed without members
+# Errors for one partition that leave the others readable.
 _UNREADABLE = (
     errors.TopicAuthorizationFailedError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError,
     errors.InvalidTopicError,
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class ConsumerGroup(NamedTuple):
-    """A consumer group. `assigned`: its members' partitions."""
+    """A consumer group. `assigned`: the partitions that are assigned to its members."""
 
     state: str
     members: int
@@ -47,8 +47,8 @@ class ConsumerGroup(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """The partitions of topics. `leaders`: partitions with a leader; `others`: without one; `hidden`: topics that we
-    may not see or that are just being created."""
+    """The partitions of topics. `leaders`: the leader of each partition that has one; `others`: partitions without a
+    leader; `hidden`: topics that we may not see or that are still being created."""
 
     leaders: dict[TopicPartition, int]
     others: frozenset[TopicPartition]
@@ -65,8 +65,8 @@ class FetchedValues(NamedTuple):
 
 
 class Brokers:
-    """`settings`: arguments for aiokafka's clients, such as `security_protocol`. Methods raise Unavailable if no broker
-    answers in time."""
+    """A connection to the brokers. `settings`: arguments for aiokafka's clients, such as `security_protocol`. Methods
+    raise Unavailable if no broker answers in time."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
         settings = {
@@ -78,8 +78,8 @@ class Brokers:
         self._leaders: dict[TopicPartition, int] = {}
 
     async def open(self) -> None:
-        """Connect. Raises BadConfig if the brokers refuse us or a setting is invalid, Unavailable if they do not
-        answer."""
+        """Connect. Raises BadConfig if the brokers refuse the connection or a setting is invalid, and Unavailable if
+        they do not answer."""
         await self._wire.open()
 
     async def close(self) -> None:
@@ -89,11 +89,11 @@ class Brokers:
     # --- groups ---------------------------------------------------------------------------------------------------
 
     async def groups(self) -> set[str]:
-        """The visible consumer groups of all brokers."""
+        """The consumer groups on all brokers that this user may see."""
         return {group for group, kind in await self._wire.groups() if kind in _KINDS}
 
     async def describe(self, groups: Iterable[str]) -> dict[str, ConsumerGroup]:
-        # One group per request: since version 3 an answer about several has a field that aiokafka misreads.
+        # One group per request: since version 3 of this API, aiokafka misreads a field in answers about several groups.
         return await self._of_groups(groups, self._describe)
 
     async def _describe(self, group: str) -> ConsumerGroup:
@@ -126,7 +126,7 @@ class Brokers:
         return ConsumerGroup(state, len(members), frozenset(assigned))
 
     async def commits(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, OffsetAndTime]]:
-        """Committed position of each group by partition."""
+        """The committed positions of each group, by partition."""
         return await self._of_groups(groups, self._commits)
 
     async def _commits(self, group: str) -> dict[TopicPartition, OffsetAndTime]:
@@ -158,7 +158,7 @@ class Brokers:
     # --- partitions -----------------------------------------------------------------------------------------------
 
     async def topics(self, names: Collection[str]) -> Topics:
-        """The partitions of the topics that exist."""
+        """The partitions of those topics that exist."""
         return await self._retry(lambda: self._topics(names)) if names else Topics({}, frozenset(), frozenset())
 
     async def _topics(self, names: Collection[str]) -> Topics:
@@ -178,7 +178,7 @@ class Brokers:
         return Topics(leaders, frozenset(others), frozenset(hidden))
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
-        """The ends of the partitions that can be read at present."""
+        """The first and last offsets of the partitions that can be read at present."""
         if not partitions:
             return {}
         starts = await self._retry(lambda: self._offsets(partitions, EARLIEST))
@@ -204,8 +204,8 @@ class Brokers:
         return offsets
 
     async def fetch(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
-        """Batches from these offsets on, only committed records. A broker returns one batch of any size for the first
-        partition, and for the others what fits into `max_bytes`, possibly nothing."""
+        """Fetch batches from these offsets on, with committed records only. A broker returns at least one batch, of any
+        size, for the first partition; for each other one, only batches that fit into `max_bytes`, possibly none."""
         return await self._retry(lambda: self._fetch(offsets, max_bytes))
 
     async def _fetch(
@@ -226,7 +226,7 @@ class Brokers:
         return results
 
     async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """The partitions that have a leader, by leader."""
+        """Those partitions that have a leader, grouped by leader."""
         if missing := {where.topic for where in partitions if where not in self._leaders}:
             await self._topics(missing)
         by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
@@ -236,7 +236,7 @@ class Brokers:
         return by_leader
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of `call`, retried while a leader or a coordinator moves."""
+        """The result of `call`, which is retried while a leader or a coordinator moves to another broker."""
 
         async def attempt() -> T:
             try:

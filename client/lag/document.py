@@ -17,7 +17,7 @@ _TOTAL = (
 
 
 def document(groups: Iterable[GroupLag], at_ms: int) -> dict[str, Any]:
-    """Lag as a JSON document. Unknown members are null; `matching` is present only if tags were given."""
+    """Lag as a JSON document. Unknown values are null; `matching` is present only if tags were given."""
     return {"read_at_ms": at_ms, "groups": [_group(one) for one in groups]}
 
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of lag, and the loop that reads it."""
+"""Prometheus metrics for lag, and the loop that reads it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIGURES = {
 
 
 class LagMetrics(Collector):
-    """Shows the latest reading. After a failed one there are no figures of groups: old ones would be taken for
+    """Exports the latest reading. After a failed reading it exports no figures for groups, since old figures would look
     current."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class LagMetrics(Collector):
         self._took_s = self._at_s = 0.0
 
     def record(self, groups: list[GroupLag], took_s: float, at_s: float) -> None:
-        """Record a reading: how long it took, and when it ended (epoch, s)."""
+        """Record a reading. `took_s`: how long it took. `at_s`: when it ended (epoch, s)."""
         self._groups, self._took_s, self._at_s = groups, took_s, at_s
         self._reads += 1
 
@@ -104,8 +104,8 @@ async def keep_reading(
     topics: Collection[str] | None = None,
     tags: str | None = None,
 ) -> None:
-    """Start the reader, and read until `stop` is set. Unreachable brokers and missing groups are retried. Raises all
-    other errors."""
+    """Start the reader, and read every `every_s` until `stop` is set. If brokers are unreachable or groups are missing,
+    it retries. Raises all other errors."""
 
     async def turn() -> float:
         began = time.monotonic()
@@ -118,7 +118,7 @@ async def keep_reading(
             raise
         return max(every_s - (time.monotonic() - began), 0)
 
-    pace = OutageOptions(first_s=every_s, longest_s=every_s)  # old figures are worthless
+    pace = OutageOptions(first_s=every_s, longest_s=every_s)  # no growing pauses: old figures are worthless
     loop = Loop("lag", turn, ends_on=(Exception,), on_failure=lambda error: metrics.record_failure(), **pace)
     try:
         await loop.run(stop)

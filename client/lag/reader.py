@@ -1,4 +1,4 @@
-"""Reads how far groups are behind."""
+"""Reads how far consumer groups are behind."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _now() -> int:
 
 
 class LagReader:
-    """An async context manager. Joins no group and commits no offset: reading has no side effects.
+    """An async context manager that reads lag. It joins no group and commits no offset: reading has no side effects.
 
-    `kafka`: more arguments for aiokafka's clients, as in `ConsumerOptions.kafka`. `max_offsets`: how many offsets of a
-    topic are read to count messages with tags. `clock` returns epoch ms. Raises Rejected `bad_option`.
+    `kafka`: more arguments for aiokafka's clients, as in `ConsumerOptions.kafka`. `max_offsets`: how many offsets per
+    topic are read to count messages with tags. `clock`: returns epoch ms. Raises Rejected `bad_option`.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class LagReader:
         self._brokers: Brokers | None = None
 
     async def start(self) -> None:
-        """Connect; call it once. Raises BadConfig if the brokers refuse us, Unavailable if none answers."""
+        """Connect, unless connected already. Raises BadConfig if the brokers refuse the connection, and Unavailable if
+        none answers."""
         if self._brokers is not None:
             return
         brokers = Brokers(self._bootstrap, self._settings)
@@ -83,11 +84,11 @@ class LagReader:
         topics: Collection[str] | None = None,
         tags: str | None = None,
     ) -> list[GroupLag]:
-        """One reading, ordered by name. None: all consumer groups (consumers over HTTP have no offsets in Kafka), and
-        all of their topics.
+        """Read the lag of groups, ordered by name. `groups`: None = all consumer groups, except the groups that store
+        the cursors of consumers over HTTP. `topics`: None = all topics of these groups.
 
-        `tags`, such as `paid || refunded`: also count the messages that pass this filter; `*` counts all messages.
-        Raises Rejected `unknown_group`, `unknown_topic` or `bad_tags`; Unavailable if no broker answers in time.
+        `tags`, such as `paid || refunded`: also counts the messages that pass this filter; `*` counts all messages.
+        Raises Rejected `unknown_group`, `unknown_topic` or `bad_tags`, and Unavailable if no broker answers in time.
         """
         brokers = self._brokers
         if brokers is None:
@@ -97,10 +98,11 @@ class LagReader:
         if groups is None:
             names = [name for name in names if not is_cursor_group(name)]
         described = await brokers.describe(names)
-        # Not by the list of groups: a restarted broker leaves out groups that it has not loaded yet.
+        # The list of groups cannot show which are missing: a restarted broker omits groups that it has not loaded yet.
         if groups is not None and (missing := [name for name in names if described[name].state == DEAD]):
             raise Rejected("unknown_group", f"there is no group {', '.join(map(repr, missing))}", "groups")
-        # First the groups' positions, then the partitions' ends: else a commit in between could make a lag negative.
+        # The groups' positions are read before the partitions' ends: otherwise a commit in between could make a lag
+        # negative.
         places = await brokers.commits(names)
         catalog = await self._topics(brokers, topics, described, places)
         places_by_group = {
@@ -148,7 +150,7 @@ class LagReader:
 def _group_places(
     group: ConsumerGroup, places: Places, catalog: Topics, topics: Collection[str] | None, *, named: bool
 ) -> dict[TopicPartition, OffsetAndTime]:
-    """A group's positions in all partitions of its topics, including those without commits."""
+    """A group's positions in all partitions of its topics, including partitions without a commit."""
     own = {where.topic for where in (*places, *group.assigned)}
     if topics is not None:
         own = set(topics) if named else own & set(topics)
@@ -188,7 +190,8 @@ def _measure(
 
 
 async def _add_matches(parts: list[PartitionLag], scan: Scan) -> list[PartitionLag]:
-    """The same partitions with the number of messages that pass the filter, topic by topic."""
+    """The same partitions, with the number of messages in each that pass the filter. Messages are counted topic by
+    topic."""
     spans: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
     for one in parts:
         if one.lag is not None and one.start is not None and one.max is not None and one.commit is not None:

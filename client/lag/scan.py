@@ -1,4 +1,4 @@
-"""Reads partitions at given offsets, as a read_committed reader sees them."""
+"""Reads records from partitions at given offsets, with the isolation level `read_committed`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from duemq.model.errors import LogFailed
 from duemq.model.messages.record import StoredRecord, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
-_MAX_BYTES = 32 << 20  # to count the messages of a topic
-_NOWHERE = 1 << 63  # past the end of any partition
-_FAR_BYTES = 64 << 20  # skip at most this much aborted data to find a message
+_MAX_BYTES = 32 << 20  # read at most this to count the messages of a topic
+_NOWHERE = 1 << 63  # an offset past the end of any partition
+_FAR_BYTES = 64 << 20  # skip at most this amount of aborted data to find a message
 
 Spans = Mapping[TopicPartition, tuple[int, int]]
 
 
 class Read(NamedTuple):
-    """Records read from a partition. `messages`: those from the requested offset up to `next`; other offsets in between
-    hold no message."""
+    """Records read from a partition. `messages`: all messages from the requested offset up to `next`; other offsets in
+    between contain no message. `size`: bytes read."""
 
     messages: list[StoredRecord]
     next: int
@@ -34,19 +34,20 @@ class Read(NamedTuple):
 
 
 class Scan:
-    """One reading. Caches the records read. `max_offsets`: how many are read to count the messages of a topic."""
+    """The scan of one reading. It caches the first messages found. `max_offsets`: how many offsets are read to count
+    the messages of a topic."""
 
     def __init__(self, brokers: Brokers, tags: TagFilter, max_offsets: int) -> None:
         self._brokers, self._tags, self._max_offsets = brokers, tags, max_offsets
         self._first_messages: dict[tuple[TopicPartition, int], FirstMessage | None] = {}
         self.unreadable: set[TopicPartition] = set()
-        """Partitions that gave an error: their results are invalid."""
+        """Partitions whose reads failed: their results are invalid."""
 
     async def firsts(self, ranges: Iterable[tuple[TopicPartition, int, int]]) -> None:
-        """Find the first message in each of (partition, from, to); then `first` returns it."""
+        """Find the first message in each range (partition, from, to); afterwards `first` returns it."""
         pending = {(where, start): (start, end, 0) for where, start, end in ranges if start < end}
         while pending:
-            # A partition can be read at one offset at a time.
+            # A partition can be read at only one offset at a time.
             keys = {where: (where, start) for where, start in reversed(pending)}
             offsets = {where: pending[key][0] for where, key in keys.items()}
             for where, read in (await self._read(offsets, _LOOK_BYTES)).items():
@@ -63,11 +64,12 @@ class Scan:
                     pending[key] = (read.next, end, size)
 
     def first(self, where: TopicPartition, start: int) -> FirstMessage | None:
-        """The first message at or after this offset; None if there was none."""
+        """The first message at or after the start of a range that `firsts` read; None if it found none."""
         return self._first_messages.get((where, start))
 
     async def count(self, spans: Spans) -> dict[TopicPartition, Matches]:
-        """How many messages of one topic pass the filter, in these offsets. Reads the oldest ones up to the limit."""
+        """How many messages in these ranges of one topic pass the filter. Only the oldest messages are read, up to the
+        limits."""
         at = {where: start for where, (start, end) in spans.items() if start < end}
         hits = dict.fromkeys(spans, 0)
         offsets = size = 0
@@ -85,8 +87,8 @@ class Scan:
         return not self._tags.tags or self._tags.matches(unpack_record(message.frame).headers)
 
     async def _read(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Read]:
-        """Read from each of these offsets on. If no batch comes, the rest of the partition is empty: `next` is past all
-        ends."""
+        """Read each partition from its offset on. If a partition returns no batch, it has no further message, and
+        `next` is past its end."""
         reads = {}
         answers = await self._brokers.fetch(offsets, max_bytes)
         for where, offset in offsets.items():
@@ -98,9 +100,9 @@ class Scan:
         return reads
 
     def _decode(self, where: TopicPartition, offset: int, answer: FetchedValues | None) -> Read | None:
-        """The messages of an answer; None if it has no complete batch."""
+        """The messages in an answer; None if the answer contains no complete batch."""
         if answer is not None and answer.error is errors.OffsetOutOfRangeError and answer.start > offset:
-            return Read([], answer.start, 0)  # removed by retention
+            return Read([], answer.start, 0)  # retention has removed the records at the offset
         if answer is None or answer.error is not None:
             self.unreadable.add(where)
             return Read([], _NOWHERE, 0)

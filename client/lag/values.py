@@ -1,4 +1,4 @@
-"""The lag of a group: figures of each partition, and their totals. Pure."""
+"""The lag of a group: figures for each partition, and their totals. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ class GroupState(StrEnum):
 
     OK = "ok"
     NO_COMMIT = "no commit"
-    """The group has committed no offset here: its lag depends on where it will start."""
+    """The group has committed no offset in the partition: its lag depends on where it will start."""
     REMOVED = "removed"
-    """Retention removed messages that the group had not committed: they count as `lost`, not in its lag."""
+    """Retention removed messages that the group had not committed. They are counted in `lost`, not in the lag."""
     AHEAD = "ahead"
-    """The commit is past the end. The topic was recreated, or the group reads uncommitted records."""
+    """The committed offset is past the end. The topic was recreated, or the group reads uncommitted records."""
     GONE = "gone"
-    """The topic no longer exists, or has fewer partitions."""
+    """The topic no longer exists, or no longer has this partition."""
     UNREADABLE = "unreadable"
-    """It has no leader at present, or may not be read."""
+    """The partition has no leader at present, or this user may not read it."""
 
 
 class PartitionEnds(NamedTuple):
-    """A partition's first offset, and the one after the last that a read_committed reader can see."""
+    """A partition's first offset, and the offset after the last record that can be read with the isolation level
+    `read_committed`."""
 
     start: int
     max: int
@@ -41,7 +42,7 @@ class FirstMessage(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """`messages` that pass a filter; there may be more if it is not `exact`."""
+    """The number of messages that pass a filter. If it is not `exact`, more messages may pass."""
 
     messages: int
     exact: bool
@@ -49,11 +50,12 @@ class Matches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """`lag` = `max` - `commit`, `inflight` = `pull` - `commit`, `available` = `max` - `pull`, in offsets; each is 0 if
-    the range has no message, only remains of transactions. The times, in ms, are the age of the oldest of these
-    messages, 0 if there is none. None means unknown: everything without a commit; without a pull offset, the figures
-    that need it. `lost`: offsets that retention removed after the commit. `matching`: messages that pass the tag
-    filter, if there is one.
+    """The lag in one partition. `lag` = `max` - `commit`, `inflight` = `pull` - `commit`, `available` = `max` - `pull`,
+    in offsets. Each is 0 if its range contains no message, but only transaction markers and aborted records. The times,
+    in ms, are the age of the oldest message in the range, or 0 if it contains none. None means unknown: without a
+    committed offset, all figures; without a pull offset, those computed from it. `lost`: the number of offsets after
+    the committed one that retention removed. `matching`: the number of messages that pass the tag filter, if one was
+    given.
     """
 
     topic: str
@@ -75,8 +77,9 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The totals of several partitions: sums, and the longest of the times. Partitions with unknown lag are counted in
-    `unknown` and are in no sum. `inflight` and `available` are None if any of the others does not report them."""
+    """The totals for several partitions: the sums, and the longest of the times. Partitions with unknown lag are
+    counted in `unknown` and not included in the sums. `inflight` and `available` are None if they are unknown for any
+    other partition."""
 
     partitions: int
     unknown: int
@@ -94,7 +97,7 @@ class Total:
 class TopicLag:
     topic: str
     retry: bool
-    """The group's retry topic."""
+    """Whether this is the group's retry topic."""
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -104,8 +107,8 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The lag of a group. `state` is Kafka's word; `members` are those that joined. Consumers that assign their
-    partitions themselves do not join."""
+    """The lag of a group. `state`: as Kafka reports it. `members`: how many have joined the group. Consumers that
+    assign partitions to themselves do not join."""
 
     group: str
     state: str
@@ -128,14 +131,15 @@ class GroupLag:
 
 
 class OffsetAndTime(NamedTuple):
-    """A group's position in a partition. `pull` is None if it does not report it."""
+    """A group's position in a partition. `pull` is None if the group does not report it."""
 
     commit: int | None
     pull: int | None
 
 
 def clamped(place: OffsetAndTime, ends: PartitionEnds) -> OffsetAndTime:
-    """The effective position: removed messages cannot be read any more, and none exist after the end."""
+    """The effective position, within the partition's ends: removed messages cannot be read any more, and no messages
+    exist after the end."""
     low = place.commit if place.commit is None else min(max(place.commit, ends.start), ends.max)
     if low is None or place.pull is None:
         return OffsetAndTime(low, None)
@@ -151,8 +155,8 @@ def measured(
     oldest: FirstMessage | None,
     waiting: FirstMessage | None,
 ) -> PartitionLag:
-    """The lag of a partition. `oldest`: the first message not committed, `waiting`: the first not pulled. `now`: epoch
-    ms."""
+    """The lag in a partition. `oldest`: the first message at or after the committed offset; `waiting`: the first one
+    that has not been pulled. `now`: epoch ms."""
     if place.commit is None:
         return PartitionLag(topic, partition, GroupState.NO_COMMIT, ends.start, ends.max)
     low, pull = clamped(place, ends)
@@ -169,7 +173,7 @@ def measured(
     if pull is None:
         lag = 0 if oldest is None else ends.max - low
     else:
-        # The offsets before or after the pull offset may be only markers and aborted messages.
+        # The offsets on either side of the pull offset may contain only transaction markers and aborted records.
         in_hand = oldest is not None and oldest.offset < pull
         inflight, inflight_ms = (pull - low, lag_ms) if in_hand else (0, 0)
         available = 0 if waiting is None else ends.max - pull
@@ -182,7 +186,7 @@ def measured(
 
 
 def by_topic(group: str, partitions: Iterable[PartitionLag]) -> tuple[TopicLag, ...]:
-    """The topics by name, the group's retry topic last."""
+    """The lag of each topic, sorted by name, with the group's retry topic last."""
     by_name: dict[str, list[PartitionLag]] = {}
     for one in partitions:
         by_name.setdefault(one.topic, []).append(one)

@@ -1,4 +1,4 @@
-"""The base of outlets with one connection. All messages wait for the same attempt to connect."""
+"""The base class for outlets with one connection. All messages wait for the same attempt to connect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OutletConnection(Protocol):
     def usable(self) -> bool: ...
 
     async def close(self) -> None:
-        """Takes a few seconds at most. Idempotent."""
+        """Close the connection. Takes a few seconds at most. Idempotent."""
         ...
 
 
@@ -26,7 +26,7 @@ C = TypeVar("C", bound=OutletConnection)
 
 
 class ConnectedOutlet(Generic[C]):
-    """Opens a connection for the first message, and a new one after a loss."""
+    """Opens a connection for the first message, and a new one after the connection is lost."""
 
     def __init__(self, system: str, policy: RelayPolicy) -> None:
         self._resolver = Resolver(policy.private_networks)
@@ -34,7 +34,7 @@ class ConnectedOutlet(Generic[C]):
         self._connecting = SharedConnect(self._reconnect, system)
 
     async def _connected(self) -> C | Reply:
-        """The connection, or why there is none. The connection may be lost again when this returns."""
+        """The connection, or the reason why there is none. A returned connection may already be lost again."""
         connection = self.connection
         if connection is not None and connection.usable:
             return connection
@@ -42,7 +42,8 @@ class ConnectedOutlet(Generic[C]):
 
     @abstractmethod
     async def _connect(self) -> C | Reply:
-        """Open a connection. `self.connection` is the lost one, if there was one."""
+        """Open a connection, or return the reason for the failure. `self.connection` is the previous connection, which
+        was lost, or None."""
 
     async def _reconnect(self) -> C | Reply:
         connected = await self._connect()

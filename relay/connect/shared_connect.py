@@ -1,4 +1,4 @@
-"""Connects an outlet once for all messages that wait for the connection."""
+"""Connects an outlet only once for all messages that wait for the connection."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ T = TypeVar("T")
 
 
 class SharedConnect(Generic[T]):
-    """Every waiting caller gets the result of `connect`: the connection, or the reason for the failure."""
+    """Runs `connect` for all waiting callers at once. Each gets its result: the connection, or the reason for the
+    failure."""
 
     def __init__(self, connect: Callable[[], Coroutine[Any, Any, T]], system: str) -> None:
         self._connect, self._system = connect, system
         self._task: asyncio.Task[T] | None = None
 
     async def __call__(self) -> T:
-        """Cancelling one caller does not stop the others."""
+        """Wait for the result. Cancelling one caller does not affect the others."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._connect(), name=f"connect to {self._system}")
         return await asyncio.shield(self._task)

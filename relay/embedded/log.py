@@ -1,4 +1,5 @@
-"""The log of a consumer inside a server: reads topics from the server's bus and schedules returned messages."""
+"""The log of a consumer inside a server: reads topics from the server's bus, and schedules messages that are sent
+back."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ _PASSING = ("unavailable", "outcome_unknown")
 
 
 class Scheduler(Protocol):
-    """Schedules messages: `Gateway.send` of `proxy/gateway/base.py`."""
+    """Schedules messages: `Gateway.send` in `proxy/gateway/base.py`."""
 
     async def __call__(self, drafts: Sequence[Draft]) -> Sequence[Any]: ...
 
 
 class EmbeddedLog:
-    """See `ConsumerLog`. `clock` returns epoch ms. `log_id`: one for all topics, see `MessageSource`."""
+    """See `ConsumerLog`. `clock`: returns epoch ms. `log_id`: the same id for all topics; see `MessageSource`."""
 
     def __init__(
         self, group: str, bus: Callable[[], Bus], schedule: Scheduler, clock: Callable[[], int], log_id: str = ""
@@ -50,8 +51,9 @@ class EmbeddedLog:
         return EmbeddedSource(self._bus, self.group, [*sorted(topics), *retry], gained, lost, self._log_id)
 
     async def send_back(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
-        """The message is named after its position, so a message sent back twice, before and after a crash, arrives
-        once. No other message can have that name; if one did, this message would become a dead letter."""
+        """See `ConsumerLog`. The message's name is made from its position, so a message that is sent back twice, before
+        and after a crash, arrives only once. No other message can have that name; if one did, this message would become
+        a dead letter."""
         refused = await self._send(self._draft(message, to, error, message.value))
         if refused is None:
             return to
@@ -77,7 +79,8 @@ class EmbeddedLog:
         return Draft(letter.topic, payload, due, message.key, count, headers, (), 0, name, fingerprint)
 
     async def _send(self, draft: Draft) -> str | None:
-        """Returns None once the log has the message, or the reason why it never accepts it."""
+        """Schedule a message. Returns None once the log has the message, or the reason why the log will never accept
+        it."""
         refused: str | None = None
 
         async def turn() -> None:

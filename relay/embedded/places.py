@@ -1,8 +1,8 @@
-"""What a destination stores about a topic of the server's own log: its cursor, and the ranges done after the cursor.
+"""A destination's position in a topic of the server's own log: a cursor, and the ranges done after the cursor.
 
     cursor of the topic [. ranges of partition 0 . ranges of partition 1 ...]
 
-Layout 1 of the log kept this where API clients could read it; clients get only the cursor (`cursor_in`).
+In layout 1 of the log, API clients could read the stored position; they get only the cursor in it (`cursor_in`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from duemq.bus.topic_cursor import MORE, cursor_in, decode_cursor, encode_cursor
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import decode_ranges, encode_ranges
 
-_MAX_CHARACTERS = 16 << 10  # for the ranges of one partition
+_MAX_CHARACTERS = 16 << 10  # for the ranges in one partition
 
 
 def encode_places(topic: str, places: Sequence[FetchPosition]) -> bytes:
-    """`places`: one for each partition, in order."""
+    """Encode a position in a topic. `places`: the positions in its partitions, in order."""
     cursor = encode_cursor(topic, [place.commit for place in places])
     if not any(place.done for place in places):
         return cursor.encode()
@@ -27,7 +27,7 @@ def encode_places(topic: str, places: Sequence[FetchPosition]) -> bytes:
 
 
 def decode_places(stored: bytes, info: TopicInfo) -> list[FetchPosition]:
-    """Raises Rejected `bad_cursor`."""
+    """The positions in a topic's partitions. Raises Rejected `bad_cursor`."""
     offsets = decode_cursor(cursor_in(stored), info.name, info, "cursor")
     texts = stored.decode(errors="replace").split(MORE)[1:]
     texts += [""] * (len(offsets) - len(texts))

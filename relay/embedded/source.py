@@ -1,7 +1,7 @@
-"""Reads topics of a server's own log for a destination. Its position is a cursor that no client can move
+"""Reads topics in a server's own log for a destination. The destination's position is a cursor that no client can move
 (`model/messages/names.py`).
 
-One process reads all partitions: none is ever taken away.
+One process reads all partitions, so no partition ever moves to another process.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ class LogRecord:
 
 
 class EmbeddedSource:
-    """See `MessageSource`. `bus` raises Unavailable while there is no bus: a node reopens it after a failure.
+    """See `MessageSource`. `bus`: returns the bus, or raises Unavailable while there is none: a node reopens it after a
+    failure.
 
-    Without a cursor it starts at the oldest record: declaring a destination stores the cursor to start from.
+    Without a stored cursor, reading starts at the oldest record. If a destination must start elsewhere, its declaration
+    stores a cursor.
     """
 
     def __init__(
@@ -59,14 +61,15 @@ class EmbeddedSource:
         self._next: dict[Partition, int] = {}  # the next offset to read
         self._stored: dict[Partition, FetchPosition] = {}
         self._grown = asyncio.Event()
-        self._dirty: dict[str, None] = {}  # topics that may have more records, the last one read at the end
+        self._dirty: dict[str, None] = {}  # topics that may have more records; the one read last is at the end
         self._held_partitions: frozenset[Partition] = frozenset()
         self._watching: list[asyncio.Task[None]] = []
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
 
     async def start(self) -> None:
         for topic in self._topics:
-            loop = Loop("topic", partial(self._watch, topic), topic, level=logging.DEBUG)  # `pull` fails, too
+            # Failures are logged at a low level, because `pull` fails as well and reports them.
+            loop = Loop("topic", partial(self._watch, topic), topic, level=logging.DEBUG)
             self._watching.append(asyncio.create_task(loop.run(), name=f"watch {topic}"))
 
     async def pull(self, timeout_ms: int, most: int) -> dict[Partition, list[Any]]:
@@ -94,7 +97,7 @@ class EmbeddedSource:
         return pulled
 
     async def _pull_topic(self, topic: str, most: int, pulled: dict[Partition, list[Any]]) -> int:
-        """Read a topic's partitions. Returns the number of records; if it is not 0, there may be more."""
+        """Read a topic's partitions. Returns the number of records; if it is not 0, more records may follow."""
         bus = self._bus()
         info = await bus.topic(topic)
         if info is None:
@@ -105,7 +108,7 @@ class EmbeddedSource:
         share = max(most // max(info.partitions, 1), 1)
         for number in range(info.partitions):
             partition = Partition(topic, number)
-            if partition in self._held_partitions:  # `hold` marks its topic again later
+            if partition in self._held_partitions:  # a later call of `hold` marks the topic again
                 continue
             records = await bus.read(topic, number, self._next[partition], share, _READ_BYTES)
             if records:
@@ -115,7 +118,7 @@ class EmbeddedSource:
         return count
 
     async def _begin(self, bus: Bus, info: TopicInfo) -> None:
-        """Find the first offset to read of each partition."""
+        """Find the first offset to read in each partition."""
         topic = info.name
         cursor = await bus.get_consumer_cursor(topic, self._cursor)
         places = [FetchPosition(offset, offset) for offset in info.start_offsets]
@@ -134,7 +137,7 @@ class EmbeddedSource:
         await self._gained(new)
 
     async def _watch(self, topic: str) -> float:
-        """Mark the topic when it grows, and at intervals."""
+        """Mark the topic now, then wait until it grows or an interval has passed."""
         with closing(self._bus().subscribe(topic)) as subscription:
             self._mark(topic)
             await subscription.wait(_LOOK_S)
@@ -187,7 +190,7 @@ class EmbeddedSource:
                 for topic in {partition.topic for partition in places}
             }
             stores = (bus.set_consumer_cursor(topic, self._cursor, cursor) for topic, cursor in cursors.items())
-            await asyncio.gather(*stores)  # by one sync
+            await asyncio.gather(*stores)  # concurrently, so that they share one sync
         except Unavailable as error:
             self._commits.record_failure(error)
             return ()

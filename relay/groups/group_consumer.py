@@ -1,4 +1,4 @@
-"""The consumer of a group: its messages wait in a pool for callers."""
+"""Creates the consumer for a group. The consumer's messages wait in a pool for callers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def group_consumer(
     figures: DestinationFigures,
     clock: Callable[[], int],
 ) -> tuple[Consumer, LeasePool]:
-    """`clock`: epoch ms."""
+    """The consumer and its pool. `clock`: returns epoch ms."""
     pools = list[LeasePool]()
 
     def make_pool(owner: Owner) -> LeasePool:
@@ -35,4 +35,4 @@ def group_consumer(
 
 
 async def _leased(message: Message) -> None:
-    """Stands for a handler: the pool of a group calls none."""
+    """A placeholder: a consumer requires a handler for each topic, but the pool of a group does not call it."""

@@ -1,7 +1,7 @@
-"""The pool of a group: its consumer's messages wait here for callers, who lease them (ADR 91).
+"""The pool of a group. Messages pulled by the group's consumer wait in it for callers, who lease them (ADR 91).
 
-A lease that ends and a nack are failures: the log gets the message as a retry or a dead letter, as of a handler that
-raised an error.
+A lease that expires, or a nack, counts as a failure: the message becomes a retry or a dead letter in the log, as after
+an error in a handler.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from duemq.relay.base import Reply, Result
 from duemq.relay.figures import DestinationFigures, FailedDelivery
 from duemq.relay.groups.leases import Lease, Leases
 
-_ANSWER_BYTES: Final = 1 << 20  # of the messages of one receive, or a single larger one
+_ANSWER_BYTES: Final = 1 << 20  # size limit for the messages in one answer; a single message may be larger
 _DURABLE_S: Final = 10.0  # an answer waits this long for the log
-_EXPIRED_AT_ONCE: Final = 500  # sent back before other tasks run
-_PREFETCH: Final = 1_000  # messages that wait for receivers: a position is made from all messages in hand
+_EXPIRED_AT_ONCE: Final = 500  # expired leases that are processed before other tasks run
+# Messages that wait for receivers. Few, because the time to store a position grows with the messages in hand.
+_PREFETCH: Final = 1_000
 
 
 class LeasedMessage(NamedTuple):
@@ -41,7 +42,8 @@ class LeasedMessage(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """`error` None: the one that the message's route raises. `durable`: done once the log has the decision."""
+    """A message to send back. `error`: None = the error that the handler of the message's route raises. `durable`: done
+    once the decision is durable in the log."""
 
     work: Work
     error: Exception | None
@@ -49,17 +51,17 @@ class _Failure(NamedTuple):
 
 
 class LeasePool:
-    """See `Pool`. `clock` returns epoch ms. `most`, `most_bytes`: messages in hand; if all are leased, a receive is
-    refused."""
+    """See `Pool`. `clock`: returns epoch ms. `most`, `most_bytes`: limits for the messages in hand; if leased messages
+    reach a limit, a receive is refused."""
 
     def __init__(
         self, owner: Owner, figures: DestinationFigures, clock: Callable[[], int], most: int, most_bytes: int
     ) -> None:
         self._owner, self._figures, self._clock = owner, figures, clock
         self.most, self._most_bytes = most, most_bytes
-        self._id = token_hex(6)  # receipts of an earlier process have another
+        self._id = token_hex(6)  # part of each receipt: receipts from an earlier process contain another id
         self._leases = Leases()
-        self._receivers: dict[asyncio.Future[None], None] = {}  # those that wait, in order
+        self._receivers: dict[asyncio.Future[None], None] = {}  # waiting receivers, in the order of their arrival
         self._failures: deque[_Failure] = deque()
         self._failing: dict[asyncio.Task[None], Work] = {}
         self._unstored: dict[OffsetTracker, int] = {}  # see `OffsetTracker.finished`
@@ -73,7 +75,7 @@ class LeasePool:
 
     @property
     def leased(self) -> int:
-        """Messages leased now."""
+        """Number of messages that are leased now."""
         return self._leases.leased
 
     @property
@@ -83,7 +85,7 @@ class LeasePool:
     # --- callers --------------------------------------------------------------------------------------------------
 
     async def receive(self, most: int, visibility: int, wait_s: float) -> list[LeasedMessage]:
-        """Lease up to `most` messages for `visibility` ms; wait for the first one. Raises Rejected
+        """Lease up to `most` messages for `visibility` ms. Waits up to `wait_s` for the first message. Raises Rejected
         `too_many_leases`."""
         now = asyncio.get_running_loop().time
         deadline = now() + wait_s
@@ -95,7 +97,7 @@ class LeasePool:
         return received
 
     async def _turn_within(self, wait_s: float) -> None:
-        """Wait for a turn among the receivers."""
+        """Wait until it is this receiver's turn, up to `wait_s`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._receivers[turn] = None
         try:
@@ -104,7 +106,7 @@ class LeasePool:
         except TimeoutError:
             pass
         except BaseException:
-            self._wake()  # it may have had its turn
+            self._wake()  # this receiver may have had its turn already: give it to another
             raise
         finally:
             self._receivers.pop(turn, None)
@@ -125,13 +127,14 @@ class LeasePool:
             raise Rejected("too_many_leases", detail)
 
     def give_back(self, receipts: Iterable[str]) -> None:
-        """Let messages wait again whose receipts no receiver got. It does not count as a delivery."""
+        """End the leases with these receipts, which no receiver got. The messages wait again, and this does not count
+        as a delivery."""
         self._leases.give_back(map(self._number_of, receipts))
         self._wake()
 
     async def ack(self, receipts: Sequence[str]) -> list[bool]:
-        """Finish these messages. False: the lease has ended. Returns once none of the others can come again. A repeat
-        returns the same. Raises OutcomeUnknown."""
+        """Finish these messages. The result for a message is False if its lease has ended. Returns once no finished
+        message can be delivered again. A repeated call returns the same results. Raises OutcomeUnknown."""
         results, tickets, now = list[bool](), dict[OffsetTracker, int](), self._now
         for receipt in receipts:
             number = self._number_of(receipt)
@@ -162,8 +165,9 @@ class LeasePool:
     async def nack(
         self, receipts: Sequence[str], delay_ms: int | None = None, reason: str = "", *, dead: bool = False
     ) -> list[bool]:
-        """Send these messages back: they come again after `delay_ms`, by default as the retry rule says, or are dead
-        letters. `reason`: for their headers. False: the lease has ended. Raises OutcomeUnknown."""
+        """Send these messages back. They are delivered again after `delay_ms`, by default according to the retry rule;
+        with `dead`, they become dead letters. `reason`: text for their headers. The result for a message is False if
+        its lease has ended. Raises OutcomeUnknown."""
         delay = None if delay_ms is None else timedelta(milliseconds=delay_ms)
         error = Reject(reason or "refused by its receiver") if dead else RetryLater(reason or "nack", delay=delay)
         ended = [self._leases.end(self._number_of(receipt)) for receipt in receipts]
@@ -177,14 +181,15 @@ class LeasePool:
         return [lease is not None for lease in ended]
 
     def extend(self, receipts: Sequence[str], visibility: int) -> list[bool]:
-        """Let these leases end `visibility` ms from now. False: the lease has ended."""
+        """Change the end of these leases to `visibility` ms from now. The result for a lease is False if it has
+        ended."""
         until = self._now + visibility
         extended = [self._leases.extend(self._number_of(receipt), until) for receipt in receipts]
         self._look_again()
         return extended
 
     def _number_of(self, receipt: str) -> int:
-        """The number of a lease; 0, which no lease has, for a receipt of another pool."""
+        """The number of the lease with this receipt. For a receipt from another pool it is 0, which no lease has."""
         pool, _, number = receipt.partition("-")
         try:
             return int(number, 16) if pool == self._id else 0
@@ -226,7 +231,7 @@ class LeasePool:
     # --- the consumer ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """End leases at their time, and send failed messages back, until cancelled."""
+        """End expired leases, and send failed messages back, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
@@ -254,10 +259,10 @@ class LeasePool:
             async with asyncio.timeout(wait_s):
                 await self._turn.wait()
         self._turn.clear()
-        await asyncio.sleep(0)  # else, while leases end, no other task would get a turn
+        await asyncio.sleep(0)  # otherwise, while many leases expire, no other task would run
 
     def _look_again(self) -> None:
-        """Wake `run` if a lease ends before it would look."""
+        """Wake `run` if a lease may expire before its next check."""
         at = self._leases.next_look()
         if at is not None and (self._turn_at is None or at < self._turn_at):
             self._turn.set()
@@ -274,7 +279,7 @@ class LeasePool:
         self._wake()
 
     def _wake(self) -> None:
-        """Give waiting receivers a turn, first come first served, one for each message at most."""
+        """Wake waiting receivers in the order of their arrival, at most one for each message."""
         turns = self._leases.ready
         while turns > 0 and self._receivers:
             turn = next(iter(self._receivers))
@@ -289,19 +294,19 @@ class LeasePool:
         self._pulse()
 
     def _pulse(self) -> None:
-        """Wake all tasks that wait for a position or for the end of a failure."""
+        """Wake all tasks that wait until a position is stored or a message has been sent back."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def is_free(self, key: Hashable) -> bool:
-        """See `Pool`: a group keeps no order."""
+        """See `Pool`. No message waits for a key, because a group preserves no order."""
         return True
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
-        """See `is_free`."""
+        """See `Pool`. Does nothing, because a group preserves no order."""
 
     def release(self, trackers: Iterable[OffsetTracker]) -> None:
-        """Drop the messages of these partitions: their leases end."""
+        """Drop the messages of these partitions, and end their leases."""
         for tracker in trackers:
             tracker.closed = True
         for work in self._leases.drop(lambda work: work.tracker.closed):

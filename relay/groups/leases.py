@@ -1,4 +1,4 @@
-"""Which messages of a group wait, and which are leased to whom until when. Pure: `now` is ms of a monotonic clock.
+"""Records which messages of a group wait, and which are leased until when. Pure: `now` is in ms on a monotonic clock.
 
 ready --take--> leased --end--> (done or failed)
   ^               |  |
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from duemq.client.consumer.work.work import Work
 
-_REMEMBERED = 10_000  # acks whose repeat is answered as the first
-_SPARE = 1_000  # entries of the heap that may be out of date, beyond one per lease
+_REMEMBERED = 10_000  # acks whose repeats get the same answer as the first
+_SPARE = 1_000  # outdated heap entries that are allowed in addition to one per lease
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """`until`: its end; `began`: when the message was received; `queued`: when to look whether it has ended, at `until`
-    or earlier. All in ms of the monotonic clock."""
+    """A lease. `until`: its end. `began`: when the message was received. `queued`: when to check whether the lease has
+    expired, at `until` or earlier. All times are in ms on the monotonic clock."""
 
     number: int
     work: Work
@@ -36,14 +36,14 @@ class Leases:
     def __init__(self) -> None:
         self._ready: deque[Work] = deque()
         self._leased: dict[int, Lease] = {}
-        self._ends: list[tuple[int, int]] = []  # a heap of (queued, number); other entries are out of date
+        self._ends: list[tuple[int, int]] = []  # a heap of (queued, number); an entry that no lease matches is outdated
         self._last = 0
         self._acked: dict[int, None] = {}
         self.leased_bytes = 0
 
     @property
     def ready(self) -> int:
-        """Messages that wait for a receiver."""
+        """Number of messages that wait for a receiver."""
         return len(self._ready)
 
     @property
@@ -52,14 +52,15 @@ class Leases:
 
     @property
     def looks(self) -> int:
-        """Entries that tell when to look for expired leases."""
+        """Number of entries in the heap of times at which to check for expired leases."""
         return len(self._ends)
 
     def put(self, works: Iterable[Work]) -> None:
         self._ready.extend(works)
 
     def take(self, most: int, most_bytes: int, visibility: int, now: int) -> list[Lease]:
-        """Lease the next messages: at most `most`, and `most_bytes` or one. `visibility`: ms from now."""
+        """Lease the next messages: at most `most`, and at most `most_bytes` in total unless there is only one.
+        `visibility`: duration of the leases, ms."""
         leases = list[Lease]()
         while self._ready and len(leases) < most:
             work = self._ready[0]
@@ -76,7 +77,7 @@ class Leases:
         return leases
 
     def end(self, number: int, *, acked: bool = False) -> Lease | None:
-        """End a lease before its time; None if there is none of this number, or no longer."""
+        """End a lease. Returns None if no lease with this number exists, or it has ended already."""
         lease = self._leased.pop(number, None)
         if lease is None:
             return None
@@ -92,7 +93,7 @@ class Leases:
         return number in self._acked
 
     def extend(self, number: int, until: int) -> bool:
-        """Give a lease another end. False if there is none of this number, or no longer."""
+        """Change the end of a lease. Returns False if no lease with this number exists, or it has ended already."""
         lease = self._leased.get(number)
         if lease is None:
             return False
@@ -104,18 +105,18 @@ class Leases:
         return True
 
     def give_back(self, numbers: Iterable[int]) -> None:
-        """Let these messages wait again, before all others: no receiver got them."""
+        """End these leases, whose messages no receiver got. The messages wait again, before all others."""
         leases = [lease for number in numbers if (lease := self.end(number)) is not None]
         self._ready.extendleft(lease.work for lease in reversed(leases))
 
     def expired(self, now: int) -> Iterator[Lease]:
-        """Leases that end by now. They are no longer in force."""
+        """End the leases that have expired by `now`, and iterate over them."""
         while self._ends and self._ends[0][0] <= now:
             queued, number = heapq.heappop(self._ends)
             lease = self._leased.get(number)
             if lease is None or lease.queued != queued:
                 continue
-            if lease.until > now:  # it was extended
+            if lease.until > now:  # the lease was extended
                 lease.queued = lease.until
                 heapq.heappush(self._ends, (lease.queued, number))
             else:
@@ -123,18 +124,19 @@ class Leases:
                 yield lease
 
     def next_look(self) -> int | None:
-        """When to call `expired` again; None: not before another lease."""
+        """When to call `expired` again; None: not until a message is leased."""
         return self._ends[0][0] if self._ends else None
 
     def drop(self, is_gone: Callable[[Work], bool]) -> list[Work]:
-        """Take out all messages that match, ready or leased."""
+        """Remove all messages that match, ready or leased, and return them."""
         dropped = [work for work in self._ready if is_gone(work)]
         self._ready = deque(work for work in self._ready if not is_gone(work))
         gone = [number for number, lease in self._leased.items() if is_gone(lease.work)]
         return dropped + [lease.work for number in gone if (lease := self.end(number)) is not None]
 
     def _tidy(self) -> None:
-        """Drop entries that are out of date, once they are most of the heap: a lease may end hours before its time."""
+        """Drop outdated entries once they make up most of the heap. Otherwise they would stay for hours, if leases end
+        long before they would expire."""
         if len(self._ends) > 2 * len(self._leased) + _SPARE:
             self._ends = [(lease.queued, lease.number) for lease in self._leased.values()]
             heapq.heapify(self._ends)

@@ -1,7 +1,7 @@
-"""The HTTP client of one endpoint. It connects only to addresses that were checked.
+"""The HTTP client for one endpoint. It connects only to addresses that were checked.
 
-The client never resolves names itself: it is given one address of the resolver for the name. The host comes from the
-client's own URL parser, so that resolver and client see the same host in `http://0x7f.1` or `http://127。0。0。1`.
+The client never resolves names itself: it gets one address for the name from the resolver. The host is parsed by the
+client's own URL parser, so that resolver and client agree on the host in `http://0x7f.1` or `http://127。0。0。1`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duemq.relay.tls import UnusableCredentials
 
 
 class Clients:
-    """Holds one client at a time, with its pool of connections.
+    """Manages the current client and its pool of connections.
 
     `host`: as the client's URL parser returns it. `build`: returns a builder with everything except the address.
     """
@@ -31,19 +31,19 @@ class Clients:
         self._failed = False
 
     def ready(self) -> Client | None:
-        """The client, if its address does not have to be looked up again."""
+        """The client, or None if the name must be looked up first."""
         return self._client if not self._failed and self._resolver.fresh(self._host) else None
 
     async def current(self) -> Client:
-        """The client; looks up the name unless the client is `ready`. Raises NoAddress, UnusableCredentials."""
+        """Look up the name, and return a client for one of its addresses. Raises NoAddress or UnusableCredentials."""
         try:
             addresses = await self._resolver.addresses(self._host)
         except ForbiddenAddress:
-            self._client = None  # also a client connected before the name moved
+            self._client = None  # a client that connected to an earlier address must not be used, either
             raise
         client, self._failed = self._client, False
         if client is None or self._address not in addresses:
-            # The replaced client closes after its last answer.
+            # The replaced client is closed after its last answer.
             self._address = addresses[0]
             client = self._client = self._built(self._address)
         return client

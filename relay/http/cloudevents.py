@@ -1,4 +1,4 @@
-"""Messages as CloudEvents 1.0 (https://cloudevents.io), in the two modes of its HTTP binding.
+"""Messages as CloudEvents 1.0 (https://cloudevents.io), in the two modes of the HTTP binding.
 
 `id`: the message's id; `source`: `/duemq/TOPIC`; `time`: its due time; `subject`: its key, if the key is text.
 """
@@ -29,7 +29,7 @@ def attributes(message: Message, type_: str) -> dict[str, str]:
         try:
             made["subject"] = message.key.decode()
         except UnicodeDecodeError:
-            pass  # a subject has to be text; the key is sent in duemq-key-base64
+            pass  # a subject must be text; the key is sent in `duemq-key-base64`
     return made
 
 
@@ -42,8 +42,8 @@ def binary_headers(message: Message, type_: str) -> list[tuple[str, str]]:
 
 
 def structured_body(message: Message, type_: str, content_type: str) -> bytes:
-    """The event as JSON. `data` is the payload: JSON if its type says JSON and it parses, a string if it is other text,
-    else `data_base64`. Without a payload both are absent."""
+    """The event as JSON. A payload that is JSON according to its content type and can be parsed becomes `data`; other
+    text becomes a string in `data`; anything else becomes `data_base64`. Without a payload, both are absent."""
     event: dict[str, object] = {**attributes(message, type_), "datacontenttype": content_type}
     payload = message.payload
     kind = content_type.partition(";")[0].strip().lower()

@@ -1,8 +1,8 @@
-"""Sends messages to an HTTP endpoint: one request per message, signed by Standard Webhooks.
+"""Sends messages to an HTTP endpoint: one request per message, signed according to Standard Webhooks.
 
-The client is pyreqwest, a Python binding of reqwest: a Rust thread next to the event loop does connections, HTTP and
-TLS. It follows no redirects, keeps no cookies and ignores proxies from the environment. When `send` is cancelled, its
-request ends at the destination's timeout at the latest: the client has no way to abort it earlier.
+The client is pyreqwest, a Python binding for reqwest: a Rust thread next to the event loop handles connections, HTTP
+and TLS. It follows no redirects, stores no cookies, and ignores proxies from the environment. If `send` is cancelled,
+the request may continue until the destination's timeout: the client cannot abort it earlier.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from duemq.relay.tls import UnusableCredentials
 
 CONCURRENCY: Final = 50
 _IDLE: Final = timedelta(seconds=4)
-"""Less than the 5 s after which Node.js, uvicorn and other servers close an idle connection: a request sent at that
-moment is lost."""
-_DISCARDED_BYTES: Final = 64 << 10  # read and dropped to keep the connection; reading more is not worth it
+"""Less than the 5 s after which Node.js, uvicorn and other servers close an idle connection: a request sent at the
+moment of closing would be lost."""
+_DISCARDED_BYTES: Final = 64 << 10  # read and discarded to keep the connection; for longer bodies, that is too costly
 _KEPT_BYTES: Final = 8 << 10  # more than MAX_DETAIL, so that no secret is cut in half before it is redacted
-_BODY_S: Final = 1.0  # the status is known by then; a slow body must not occupy a slot for long
+_BODY_S: Final = 1.0  # for reading the rest of a body: a slow body must not occupy a slot for long
 
 
 class HttpOutlet:
-    """One endpoint. `lookup` resolves its name; None means the system's resolver."""
+    """One endpoint. `lookup`: resolves its name; None = the system's resolver."""
 
     def __init__(
         self, destination: Destination, credentials: Credentials, policy: RelayPolicy, lookup: Lookup | None = None
@@ -74,7 +74,8 @@ class HttpOutlet:
             return Reply(Result.AWAY, "timeout", "looking up its name timed out")
         request = client.request(self._options.method, self._url).headers(headers).body_bytes(body)
         try:
-            # The head arrives together with the start of the body, so short bodies need no second trip between threads.
+            # The head is passed together with the start of the body, so a short body needs no second switch between
+            # threads.
             async with request.streamed_read_buffer_limit(1).build_streamed() as response:
                 return await self._reply(response)
         except PyreqwestError as error:
@@ -92,7 +93,7 @@ class HttpOutlet:
             if 300 <= status < 400
             else (await _first_bytes(response)).decode(errors="replace")
         )
-        for secret in self._secrets:  # some endpoints echo the request
+        for secret in self._secrets:  # some endpoints include the request in their answer
             detail = detail.replace(secret, "***")
         return answered(status, detail[:MAX_DETAIL], _header(response, "retry-after"), time.time(), self._options)
 
@@ -106,7 +107,7 @@ class HttpOutlet:
             .pool_max_idle_per_host(self.concurrency).user_agent("duemq")
         )  # fmt: skip
         if credentials.ca:
-            # The client accepts a text without any certificate, and then trusts no additional CA.
+            # Without this check, the client would accept a text that contains no certificate, and ignore it.
             if "-----BEGIN CERTIFICATE-----" not in credentials.ca:
                 raise ValueError("the CA contains no certificate in PEM form")
             builder = builder.add_root_certificate_pem(credentials.ca.encode())
@@ -116,7 +117,7 @@ class HttpOutlet:
 
 
 def _url(text: str) -> Url | None:
-    """None if the client's parser rejects a URL that the declaration accepts."""
+    """The parsed URL. None if the client's parser rejects it, although it was accepted in the declaration."""
     try:
         return Url(text)
     except ValueError:
@@ -124,7 +125,8 @@ def _url(text: str) -> Url | None:
 
 
 async def _first_bytes(response: Response) -> bytes:
-    """The part of the body that arrived with the head. Errors in the rest do not matter: the status decides."""
+    """The part of the body that arrived with the head. Errors in the rest are ignored: the status decides the
+    result."""
     first = b""
     with suppress(PyreqwestError, TimeoutError):
         chunk = await response.body_reader.read_chunk()
@@ -140,12 +142,12 @@ async def _first_bytes(response: Response) -> bytes:
 def _header(response: Response, name: str) -> str:
     try:
         return response.get_header(name) or ""
-    except ValueError:  # not text
+    except ValueError:  # the value is not text
         return ""
 
 
 def _secrets(credentials: Credentials) -> list[str]:
-    """Secrets to redact from answers, longest first."""
+    """The secrets to redact from answers, longest first."""
     values = {value.removeprefix("Bearer ").removeprefix("Basic ") for _, value in fixed_headers(credentials)}
     values.add(credentials.password.get_secret_value())
     return sorted((value for value in values if len(value) >= 4), key=len, reverse=True)
@@ -157,7 +159,7 @@ _NO_CONNECTION: Final = "client error (Connect)"
 
 
 def answered(status: int, detail: str, retry_after: str, now_s: float, options: HttpOptions) -> Reply:
-    """Reply for an answer. `retry_after`: the header of that name; `detail`: the start of the body."""
+    """The reply for an HTTP answer. `retry_after`: the header Retry-After; `detail`: the start of the body."""
     if 200 <= status < 300:
         return Reply(Result.ACCEPTED, str(status), detail)
     if status == 410:
@@ -170,7 +172,7 @@ def answered(status: int, detail: str, retry_after: str, now_s: float, options: 
 
 
 def unanswered(error: PyreqwestError) -> Reply:
-    """Reply when there was no answer, or none that is HTTP. AWAY: nothing was sent."""
+    """The reply if no answer came, or an answer that is not HTTP. AWAY means that nothing was sent."""
     causes = _causes(error)
     detail = (causes[-1] if causes else str(error.message))[:MAX_DETAIL]
     connected = not not_connected(error)
@@ -187,14 +189,15 @@ def not_connected(error: PyreqwestError) -> bool:
 
 
 def _causes(error: PyreqwestError) -> list[str]:
-    """Texts of the nested errors, the root cause last. The outermost is left out: it says only the URL."""
+    """The texts of the nested errors, the root cause last. The outermost is left out, because it contains only the
+    URL."""
     if not isinstance(error, DetailedPyreqwestError):
         return []
     return [cause["message"] for cause in (error.details or {}).get("causes") or ()][1:]
 
 
 def _status(error: PyreqwestError, causes: list[str]) -> str:
-    # Only texts tell the client's errors apart; tests/functional/relay/test_http_endpoints.py triggers each.
+    # The client's errors differ only in their texts; tests/functional/relay/test_http_endpoints.py triggers each.
     text = " ".join(causes)
     if _NO_CONNECTION in causes:
         if "refused" in text:

@@ -24,19 +24,19 @@ Sign = Callable[[bytes], str]
 
 
 class Signer:
-    """Signs with each secret by Standard Webhooks (https://www.standardwebhooks.com): the receiver knows that the
-    request is ours.
+    """Signs with each secret according to Standard Webhooks (https://www.standardwebhooks.com), so that the receiver
+    can check that the request is ours.
 
-    `whsec_` + base64 of 24 to 64 bytes: HMAC-SHA256, `v1,…`. `whsk_` + base64 of an ed25519 key (seed, or seed and
-    public key): `v1a,…`, which receivers check with the public key. Two secrets give two signatures, separated by a
-    space. Raises ValueError for an invalid secret.
+    A secret is `whsec_` + 24 to 64 bytes in base64: the signature is HMAC-SHA256, `v1,…`. Or it is `whsk_` + an ed25519
+    key in base64 (the seed, or the seed and the public key): the signature is `v1a,…`, which receivers check with the
+    public key. Two secrets result in two signatures, separated by a space. Raises ValueError for an invalid secret.
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._signs: Final = [_sign_of(secret) for secret in secrets]
 
     def signature(self, id_: str, timestamp_s: int, body: bytes) -> str:
-        """The `webhook-signature` header; empty without secrets."""
+        """The value of the header `webhook-signature`; empty without secrets."""
         if not self._signs:
             return ""
         signed = b"%s.%d.%s" % (id_.encode(), timestamp_s, body)
@@ -58,7 +58,7 @@ def _symmetric(key: bytes) -> Sign:
 
 
 def _asymmetric(key: bytes) -> Sign:
-    # Imported here: it costs 30 ms that endpoints with HMAC signatures do not need.
+    # Imported here, because the import takes 30 ms and is not needed for HMAC signatures.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private = Ed25519PrivateKey.from_private_bytes(key[:32])
@@ -93,7 +93,7 @@ class RequestFormat:
         self._body: Final = body_template(options.body, options.content_type) if options.body else None
 
     def request(self, message: Message, now_s: float) -> OutgoingRequest:
-        """`now_s`: the time of the signature, epoch s."""
+        """The request for a message. `now_s`: the time of the signature, epoch s."""
         options = self._options
         own = message.headers
         content_type = options.content_type
@@ -122,7 +122,7 @@ class RequestFormat:
 
     def _duemq_headers(self, message: Message, now_s: int, body: bytes) -> list[tuple[str, str]]:
         id_, identity = message.id, message.identity
-        if not _PLAIN_ID.fullmatch(identity):  # the header may come from any producer; ours must have no line ends
+        if not _PLAIN_ID.fullmatch(identity):  # any producer may set the id, and a header must contain no line ends
             id_, identity = (quote(text, safe=":~", errors="replace")[-512:] for text in (id_, identity))
         due_ms, key = message.origin.due_ms, message.key
         headers = [
@@ -140,13 +140,14 @@ class RequestFormat:
         return headers
 
     def _message_headers(self, own: list[Header], content_type_is_own: bool) -> list[tuple[str, str]]:
-        """Headers that HTTP can carry. If it cannot carry every one unchanged, `duemq-headers` has all of them."""
+        """The message's headers that HTTP can represent. If any header would be lost or changed, `duemq-headers`
+        contains all of them."""
         headers: list[tuple[str, str]] = []
         exact = True
         seen: set[str] = set()
         for name, data in own:
             lower = name.lower()
-            exact = exact and name == lower and lower not in seen  # case, and the order of repeated names, may be lost
+            exact = exact and name == lower and lower not in seen  # HTTP may lose case and the order of repeated names
             seen.add(lower)
             if lower == "content-type":
                 exact = exact and content_type_is_own
@@ -171,7 +172,7 @@ def _topic(topic: str) -> str:
 
 
 def _content_type(own: Headers, default: str) -> tuple[str, bool]:
-    """The payload's content type, and whether the message itself declares it."""
+    """The payload's content type, and whether it comes from the message's own headers."""
     for name, data in own:
         if name.lower() == "content-type":
             text = (data or b"").decode("ascii", errors="replace")
@@ -185,7 +186,7 @@ def _key_header(key: bytes) -> tuple[str, str]:
 
 
 def fixed_headers(credentials: Credentials) -> list[tuple[str, str]]:
-    """The headers from the credentials, sent with every request."""
+    """The headers set in the credentials, which are sent with every request."""
     headers = [(name.lower(), value.get_secret_value()) for name, value in credentials.headers.items()]
     token, password = credentials.token.get_secret_value(), credentials.password.get_secret_value()
     if any(name == "authorization" for name, _ in headers):

@@ -1,8 +1,8 @@
 """Fills the placeholders of `model/destinations/template.py` with a message's values, escaped for their context.
 
-In a body, values are escaped for its content type: for the inside of a JSON string, a form field, XML or HTML. In a
-form, XML and HTML, `payload_json` is text like any other value. In a header, everything except visible ASCII is
-percent-encoded.
+In a body, values are escaped according to the content type: for the inside of a JSON string, for a form field, for XML
+or for HTML. In a form, XML and HTML, `payload_json` is treated as text like any other value. In a header, everything
+except visible ASCII is percent-encoded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from duemq.relay.http.times import timestamp
 Escape = Callable[[str], str]
 
 _VISIBLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-"""Characters a header value keeps. The percent sign is encoded so that the text can be decoded."""
+"""Characters that stay unchanged in a header value. The percent sign is encoded, so that decoding is unambiguous."""
 
 
 class Template:
-    """A text with placeholders. `of_json` escapes JSON. Raises ValueError for an unknown placeholder."""
+    """A text with placeholders. `escape_`: escapes values; `of_json`: escapes `payload_json`. Raises ValueError for an
+    unknown placeholder."""
 
     def __init__(self, text: str, escape_: Escape, of_json: Escape) -> None:
         self._parts: Final = parse_template(text)
@@ -44,7 +45,7 @@ class Template:
 
 
 def body_template(text: str, content_type: str) -> Template:
-    """Template for a body of this content type."""
+    """A template for a body of this content type."""
     kind = kind_of(content_type) or _guessed(text)
     escape_ = _ESCAPES[kind]
     of_json = _as_it_is if kind in ("json", "plain") else _in_one_line if kind == "lines" else escape_
@@ -52,17 +53,17 @@ def body_template(text: str, content_type: str) -> Template:
 
 
 def header_template(text: str) -> Template:
-    """Template for a header value."""
+    """A template for a header value."""
     return Template(text, header_text, header_text)
 
 
 def header_text(text: str) -> str:
-    """Text as a header value: ASCII without `%` unchanged, anything else as percent-encoded UTF-8."""
+    """A text as a header value: visible ASCII except `%` is unchanged, anything else is percent-encoded UTF-8."""
     return quote(text, safe=_VISIBLE, errors="replace")
 
 
 def payload_json(message: Message) -> str:
-    """The payload if it is JSON, else its text as a JSON string; `null` for null."""
+    """The payload if it is JSON, otherwise its text as a JSON string; `null` for a null payload."""
     if message.value is None:
         return "null"
     text = _text(message.payload)
@@ -102,7 +103,7 @@ def _as_it_is(text: str) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """In JSON, line ends occur only between tokens."""
+    """JSON text in one line. Replacing line ends is safe, because in JSON they occur only between tokens."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
@@ -120,6 +121,6 @@ _ESCAPES: Final[Mapping[Kind, Escape]] = {
 
 
 def _guessed(text: str) -> Kind:
-    """Guess the kind of a body whose content type does not tell it; version 0.1.0 accepted such declarations."""
+    """Guess the kind of a body whose content type does not determine it. Version 0.1.0 accepted such declarations."""
     first = text.lstrip()[:1]
     return "json" if first in ("{", "[") else "markup" if first == "<" else "plain"

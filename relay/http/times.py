@@ -1,4 +1,4 @@
-"""Times in requests and answers."""
+"""Times in HTTP requests and answers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ _SECONDS: Final = re.compile(r"\d{1,10}", re.ASCII)
 
 
 def timestamp(message: Message) -> str:
-    """The due time in RFC 3339 with ms; the record's time if the message did not come through duemq."""
+    """The due time as RFC 3339 text with ms; for a message that did not come through duemq, the record's timestamp."""
     due_ms = message.record.timestamp if message.origin.due_ms is None else message.origin.due_ms
     try:
         moment = datetime.fromtimestamp(due_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        moment = datetime.fromtimestamp(0, UTC)  # the header may come from any producer
+        moment = datetime.fromtimestamp(0, UTC)  # the time is out of range: any producer may set the header
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{due_ms % 1000:03d}Z"
 
 
 def retry_after_ms(value: str, now_s: float) -> int | None:
-    """Parses Retry-After: seconds or an HTTP date, capped at a day. None if it is neither."""
+    """The delay in a Retry-After header, which contains seconds or an HTTP date; at most a day. None if it is
+    invalid."""
     if _SECONDS.fullmatch(value.strip()):
         return min(int(value) * 1000, MAX_RETRY_AFTER_MS)
     try:

@@ -1,7 +1,7 @@
 """One connection to a NATS server. A lost connection is never reused: the outlet opens a new one.
 
-Only public features of nats-py are used: `publish`, and a subscription to a private inbox. The last token of an
-answer's subject identifies its message. A message costs a future: no task, no timer.
+For messages, it uses only public features of nats-py: `publish`, and a subscription to a private inbox. The last token
+in an answer's subject identifies the message. A message needs a future, but no task and no timer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Transport(TcpTransport):
         self._resolver = resolver
 
     def __bool__(self) -> bool:
-        """Always true: before it connects, the client would replace a transport that is false."""
+        """Always true: nats-py would replace a falsy transport, and `TcpTransport` is falsy until it connects."""
         return True
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
@@ -54,11 +54,11 @@ class _Transport(TcpTransport):
 
 
 class _Client(Client):
-    """A client that closes immediately. nats-py first writes what is pending: on a reset connection that fails and
-    leaks its tasks, and while the server reads nothing it waits as long as TCP does."""
+    """A client that closes immediately. nats-py would first write pending data. On a connection that was reset, that
+    fails and leaks its tasks; while the server reads nothing, it waits until TCP times out."""
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        self._pending, self._pending_data_size = [], 0  # their senders get the connection loss as reply
+        self._pending, self._pending_data_size = [], 0  # senders of pending messages get the connection loss as reply
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
@@ -66,12 +66,13 @@ class _Client(Client):
 
 
 class NatsConnection:
-    """`timeout_s`: limit for connecting, and for the answer to a ping. `lost`: why it is no longer usable."""
+    """A connection. `timeout_s`: time limit for connecting, and for the answer to a ping. `lost`: why the connection is
+    no longer usable."""
 
     def __init__(self, resolver: Resolver, timeout_s: float) -> None:
         self.lost: Reply | None = None
         self.client = _Client()
-        self.client._transport = _Transport(resolver)  # else it creates its own
+        self.client._transport = _Transport(resolver)  # otherwise the client creates its own transport
         self._opened = False
         self._timeout_s = timeout_s
         self._error: Exception | None = None
@@ -83,7 +84,8 @@ class NatsConnection:
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self, url: str, host: str, credentials: Credentials) -> Reply | None:
-        """Returns the reason if it fails; then call `close`. `host`: the name that the certificate must have."""
+        """Connect. If that fails, returns the reason; then call `close`. `host`: the name that the server's certificate
+        must have."""
         try:
             await self._connect(url, host, credentials)
         except errors.NoServersError as error:
@@ -101,7 +103,7 @@ class NatsConnection:
                 raise errors.SecureConnWantedError
 
         def secret(value: str) -> str:
-            check_tls()  # before a secret goes to an unverified server
+            check_tls()  # so that no secret is sent to an unverified server
             return value
 
         password, token = credentials.password.get_secret_value(), credentials.token.get_secret_value()
@@ -111,19 +113,19 @@ class NatsConnection:
             [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
             connect_timeout=self._timeout_s, ping_interval=self._timeout_s,  # type: ignore[arg-type]  # floats do
             max_outstanding_pings=2,
-            pending_size=0,  # publish never waits, and buffers nothing without a connection
+            pending_size=0,  # `publish` never waits, and buffers nothing while there is no connection
             error_cb=self._on_error, closed_cb=self._on_closed, tls=context,
             user=credentials.username or None, password=partial(secret, password),
-            token=partial(secret, token) if token or user_key else None,  # nats-py reads it even with a nonce
+            token=partial(secret, token) if token or user_key else None,  # with an nkey, too, so that TLS is checked
             tls_hostname=host, **user_key,
         )  # fmt: skip
         check_tls()
-        if not self.client.is_connected:  # nats-py takes an end of file for success
+        if not self.client.is_connected:  # nats-py treats an end of file during the handshake as success
             raise ConnectionError("the server closed the connection at once")
         inbox = self.client.new_inbox()
         self._inbox = f"{inbox}."
         await self.client.subscribe(f"{inbox}.*", cb=self._on_answer)
-        await self._ping()  # errors of the subscription have arrived by then
+        await self._ping()  # afterwards, an error for the subscription has arrived
 
     @property
     def usable(self) -> bool:
@@ -131,16 +133,17 @@ class NatsConnection:
 
     @property
     def servers(self) -> list[str]:
-        """URLs of the cluster's other servers, as announced by this one."""
+        """URLs of the cluster's other servers, as announced by this server."""
         return [server.geturl() for server in self.client.discovered_servers]
 
     @property
     def max_bytes(self) -> int:
-        """Limit for payload plus headers, as announced by the server."""
+        """Size limit for payload plus headers, as announced by the server."""
         return self.client.max_payload
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str], *, jetstream: bool) -> Reply:
-        """`jetstream`: return the stream's answer; else return once the server has read the message."""
+        """Publish a message. With `jetstream`, returns the stream's answer; otherwise returns once the server has read
+        the message."""
         self._count += 1
         token = str(self._count)
         loop = asyncio.get_running_loop()
@@ -163,18 +166,18 @@ class NatsConnection:
             self.waiting.pop(token, None)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         self._lose(away(None, "closed"))
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
-        if not self._opened:  # nats-py cannot close a client that never opened
+        if not self._opened:  # nats-py cannot close a client that never tried to connect
             return
         with suppress(TimeoutError, OSError, errors.Error):
             async with asyncio.timeout(_CLOSE_S):
                 await self.client.close()
 
     def _watch(self) -> None:
-        """Check the connection while messages wait, whether or not nats-py calls `closed_cb`."""
+        """Check the connection while messages wait: nats-py does not always call `closed_cb`."""
         self._timer = None
         if not self.client.is_connected:
             self._lose(away(self.client.last_error or self._error, "connection_lost"))
@@ -182,7 +185,7 @@ class NatsConnection:
             self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     async def _flush(self) -> None:
-        """Runs until no message waits: one ping covers everything published before it."""
+        """Answer waiting messages until there are none. One ping covers everything published before it."""
         try:
             while self._unflushed:
                 batch, self._unflushed = self._unflushed, []
@@ -196,11 +199,11 @@ class NatsConnection:
 
     async def _ping(self) -> None:
         """Return once the server has read everything published before. Raises TimeoutError and errors.Error."""
-        # nats-py writes a ping at once but publications later: wait until they are written, that is, until fewer bytes
-        # are # pending than before. Its `flush` returns without an answer if the connection's reader is gone; `rtt`
-        # does not.
+        # nats-py writes a ping at once, but publications later. So wait until they are written, that is, until fewer
+        # bytes are pending than before. Its `flush` returns without an answer if the connection's reader task has
+        # ended; `rtt` does not.
         left = self.client.pending_data_size
-        while left and self.client.is_connected:  # nats-py has no event for this
+        while left and self.client.is_connected:  # polled, because nats-py has no event for it
             await asyncio.sleep(_LOOK_S)
             before, left = left, self.client.pending_data_size
             if left < before:
@@ -216,13 +219,13 @@ class NatsConnection:
         self._error = error
         text = str(error)
         _, refused, subject = text.partition("permissions violation for publish to ")
-        if refused:  # the server drops the message without an answer; nats-py lower-cases the text
+        if refused:  # the server dropped the message without an answer; nats-py converts the error to lower case
             subject = subject[1:-1]  # without the quotes
             for waiting in self.waiting.values():
                 if waiting.subject.lower() == subject:
                     resolve(waiting.reply, away(error))
         elif "permissions violation" in text:
-            self._lose(away(error))  # may not read the inbox: no answer would ever come
+            self._lose(away(error))  # the user may not read the inbox, so no answer would ever arrive
 
     async def _on_closed(self) -> None:
         self._lose(away(self.client.last_error or self._error, "connection_lost"))
@@ -246,6 +249,6 @@ def _user_key(credentials: Credentials) -> dict[str, Any]:
     seed, jwt = read_user_key(credentials.creds.get_secret_value())
     if not jwt:
         return {"nkeys_seed_str": seed}
-    # nats-py's parser requires these lines, and loops forever without them.
+    # nats-py's parser requires the lines with dashes: without them, it loops forever.
     text = f"-----BEGIN NATS USER JWT-----\n{jwt}\n-----BEGIN USER NKEY SEED-----\n{seed}\n"
     return {"user_credentials": RawCredentials(text)}

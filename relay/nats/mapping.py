@@ -1,4 +1,4 @@
-"""Maps a message to NATS: a subject, and headers of text; see `docs/guides/destinations.md`."""
+"""Maps a message to NATS: a subject, and headers, which must be text; see `docs/guides/destinations.md`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
 from duemq.relay.base import NotMapped
 
 BASE64_PREFIX: Final = "duemq-base64-"
-"""Prefix of a header name that NATS cannot hold unchanged. Producers have no header with this prefix."""
+"""Prefix for the name of a header that NATS cannot represent unchanged. Producers have no headers with this prefix."""
 SUBJECT_BYTES: Final = 2_000
-"""Servers close the connection at a line over 4,096 bytes, and the line also has the inbox and two sizes."""
+"""Limit for a subject. Servers close the connection if a protocol line exceeds 4,096 bytes, and the line also contains
+the inbox and two sizes."""
 NULL_PREFIX: Final = "duemq-null-"
-"""Prefix of a header name whose value is null. Producers have no header with this prefix."""
+"""Prefix for the name of a header whose value is null. Producers have no headers with this prefix."""
 _NO_TOKEN: Final = "_"
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _RESERVED: Final = re.compile(r"nats-.*|status", re.IGNORECASE)
-"""Headers with a meaning to servers (`Nats-Rollup` deletes messages) or client libraries (`Status`)."""
+"""Headers that have a meaning for servers (`Nats-Rollup` deletes messages) or client libraries (`Status`)."""
 _FRAME_BYTES: Final = len("NATS/1.0\r\n\r\n")
 _LINE_BYTES: Final = len(": \r\n")
 
 
 class Publication(NamedTuple):
-    """`header_bytes`: as counted against the server's `max_payload`."""
+    """The subject and headers for a message. `header_bytes`: the headers' size, which counts towards the server's
+    `max_payload`."""
 
     subject: str
     headers: dict[str, str]
@@ -36,7 +38,8 @@ class Publication(NamedTuple):
 
 
 class Mapping:
-    """Maps by the options of the destination `name`. `by_key`: the subject contains the message's key."""
+    """Maps messages according to the options of the destination `name`. `by_key`: whether the subject contains the
+    message's key."""
 
     def __init__(self, name: str, options: NatsOptions) -> None:
         self._name, self._parts = name, parse_name(options.subject, NAMES)
@@ -44,12 +47,12 @@ class Mapping:
         self._jetstream, self._stream = options.jetstream, options.stream
 
     def publication(self, message: Message) -> Publication:
-        """Raises NotMapped."""
+        """The subject and headers for a message. Raises NotMapped."""
         id_, due_ms, key = message.id, message.origin.due_ms, message.key
         headers: dict[str, str] = {}
         if self._jetstream:
-            # A stream drops repeats of an id whatever their subject: with the bare id, two destinations that publish
-            # into one stream would publish one message.
+            # The id contains the destination's name, because a stream drops repeats of an id even on other subjects:
+            # otherwise, if two destinations publish to the same stream, the second copy of a message would be dropped.
             identity = message.identity
             headers["Nats-Msg-Id"] = f"{self._name}:{identity if _is_plain(identity) else quote(identity, safe=':')}"
             if self._stream:
@@ -85,12 +88,12 @@ class Mapping:
 
 @lru_cache(1_000)
 def _topic_tokens(topic: str) -> str:
-    """The topic's dots separate tokens. No token of a subject may be empty."""
+    """A topic as part of a subject. Dots in the topic separate tokens, and no token may be empty."""
     return ".".join(token or _NO_TOKEN for token in quote(topic, safe="").split("."))
 
 
 def key_token(key: bytes | None) -> str:
-    """Any key as one token, encoded as in a URL, dots included. `_` without a key."""
+    """A key as one token, encoded as in a URL, including its dots; `_` for an empty or missing key."""
     return quote_from_bytes(key, safe="").replace(".", "%2E") if key else _NO_TOKEN
 
 
@@ -112,10 +115,10 @@ def _put_encoded(headers: dict[str, str], name: str, value: bytes) -> None:
 
 def _append(headers: dict[str, str], name: str, text: str) -> None:
     while name in headers:
-        name += " "  # a dictionary holds a name once; nats-py strips spaces, so NATS sees the name again
+        name += " "  # repeats a name in the dictionary: nats-py strips the spaces, so NATS gets the same name
     headers[name] = text
 
 
 def _is_plain(text: str) -> bool:
-    """Whether it arrives unchanged: one line, without surrounding spaces, which clients strip."""
+    """Whether a text arrives unchanged: it has one line, and no surrounding spaces, which clients would strip."""
     return text.isprintable() and text[:1] != " " and text[-1:] != " "

@@ -1,4 +1,4 @@
-"""Publishes messages to a NATS server: into a JetStream stream, which acknowledges each, or by core NATS."""
+"""Publishes messages to a NATS server: to a JetStream stream, which acknowledges each message, or with core NATS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duemq.relay.outlets import RelayPolicy
 
 _MAX_CONNECT_S: Final = 5.0
 _LEAST_PING_S: Final = 0.3
-_MAX_SERVERS: Final = 16  # servers of a cluster to try, one after another
+_MAX_SERVERS: Final = 16  # how many servers in a cluster are tried, one after another
 _NOBODY: Final = ("unreachable", "connection_lost", "timeout", "dns_error")
 
 
@@ -32,9 +32,9 @@ class NatsOutlet(ConnectedOutlet[NatsConnection]):
         assert isinstance(options, NatsOptions)
         self._url, self._credentials, self._jetstream = destination.url, credentials, options.jetstream
         self._mapping = Mapping(destination.name, options)
-        # A dead connection is detected after three pings, before its messages time out.
+        # Three unanswered pings show that a connection is dead, before the messages on it time out.
         self._timeout_s = max(_LEAST_PING_S, min(destination.timeout / 5_000, _MAX_CONNECT_S))
-        self._servers: list[str] = []  # the cluster's other servers, as the last connection announced them
+        self._servers: list[str] = []  # the cluster's other servers, as announced on the last connection
 
     async def send(self, message: Message) -> Reply:
         connection = await self._connected()
@@ -50,11 +50,11 @@ class NatsOutlet(ConnectedOutlet[NatsConnection]):
             return too_large(size, connection.max_bytes)
         reply = await connection.publish(subject, payload, headers, jetstream=self._jetstream)
         if reply.status == PERMISSIONS and connection.lost is None and self._mapping.by_key:
-            return reply._replace(result=Result.FAILED)  # the subject contains this message's key
+            return reply._replace(result=Result.FAILED)  # the refused subject contains this message's key
         return reply
 
     async def _connect(self) -> NatsConnection | Reply:
-        if (lost := self.connection) is not None:  # its socket may be open still
+        if (lost := self.connection) is not None:  # its socket may still be open
             self._servers = lost.servers[:_MAX_SERVERS]
             await lost.close()
             self.connection = None
@@ -64,13 +64,13 @@ class NatsOutlet(ConnectedOutlet[NatsConnection]):
             if isinstance(connected, NatsConnection):
                 return connected
             failures.append(connected)
-            if connected.status == "authorization":  # the other servers would refuse, too
+            if connected.status == "authorization":  # the other servers would refuse the credentials, too
                 break
         return next((failure for failure in failures if failure.status not in _NOBODY), failures[0])
 
     async def _connect_to(self, url: str) -> NatsConnection | Reply:
-        # Every server's certificate must have the destination's name: the list of servers may have arrived before TLS,
-        # from anyone, and an attacker must not choose the name that is verified.
+        # Every server's certificate must be for the destination's host name. The list of servers may have arrived
+        # before TLS began, so an attacker may have sent it, and must not choose the name that is verified.
         host = urlsplit(self._url).hostname or ""
         connection = NatsConnection(self._resolver, self._timeout_s)
         failure: Reply | None = away(None, "closed")

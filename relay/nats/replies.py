@@ -1,4 +1,4 @@
-"""Maps answers of a NATS server to replies."""
+"""Maps answers from a NATS server to replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCEPTED: Final = Reply(Result.ACCEPTED, "ok")
 _DUPLICATE: Final = Reply(Result.ACCEPTED, "duplicate")
 _NO_STREAM: Final = Reply(Result.FAILED, "no_stream", "no JetStream stream has this subject, or none can answer now")
 _NO_STREAM_ANSWER: Final = Reply(Result.FAILED, "no_stream", "a subscriber answered, not a JetStream stream")
-_TOO_LARGE, _OTHER_STREAM = 10054, 10060  # error codes of JetStream
+_TOO_LARGE, _OTHER_STREAM = 10054, 10060  # JetStream error codes
 _STATUSES: Final = {_TOO_LARGE: "too_large", _OTHER_STREAM: "other_stream"}
 _BUSY: Final = (429, 503)
 _NO_ROOM: Final = frozenset((10023, 10028, 10047))
@@ -25,7 +25,7 @@ PERMISSIONS: Final = "permissions"
 
 
 def acknowledged(data: bytes, headers: dict[str, str] | None) -> Reply:
-    """Reply for the answer to a publication."""
+    """The reply for the answer to a publication."""
     if headers and headers.get("Status") == "503":
         return _NO_STREAM
     try:
@@ -53,7 +53,8 @@ def too_large(size: int, limit: int) -> Reply:
 
 
 def away(error: BaseException | None, status: str = "unreachable") -> Reply:
-    """Reply for the end of a connection, or of an attempt at one. `status`: used if the error has no word for it."""
+    """The reply for a lost connection, or a failed attempt to connect. `status`: used if the error does not determine a
+    status."""
     text = str(error or "")
     lower = text.lower()
     if isinstance(error, NoAddress):

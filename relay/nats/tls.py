@@ -10,7 +10,8 @@ from duemq.relay.tls import client_context
 
 
 class NatsTlsContext(ssl.SSLContext):
-    """Like `client_context`, with the same errors. `used`: whether TLS has begun with this context."""
+    """A context like the result of `client_context`, with the same errors. `used`: whether TLS has begun with this
+    context."""
 
     used: bool
 

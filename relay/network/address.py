@@ -1,8 +1,8 @@
-"""Decides which addresses a destination may have: public ones, and networks that the operator allows.
+"""Decides which addresses a destination may have: public addresses, and networks that the operator allows.
 
-Declaring a destination must not open what only this machine can reach: its loopback, its private network, its cloud's
-metadata service. The lists follow IANA's special-purpose registries; they are written out because `ipaddress` differs
-between versions of Python.
+By declaring a destination, a user must not gain access to services that only this machine can reach: on its loopback,
+in its private network, or the metadata service of its cloud. The lists follow IANA's special-purpose registries. They
+are written out here because `ipaddress` differs between versions of Python.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ _SPECIAL_4: Final = tuple(
     )
 )  # fmt: skip
 _PUBLIC_6: Final = IPv6Network("2000::/3")
-"""Global unicast: everything else is loopback, unique local, link-local, site-local, multicast or unassigned."""
+"""Global unicast addresses: all others are loopback, unique local, link-local, site-local, multicast or unassigned."""
 _SPECIAL_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
-"""Exceptions: Teredo and other IETF protocols, documentation, 6to4. No endpoint is offered over Teredo or 6to4."""
+"""Exceptions to `_PUBLIC_6`: Teredo and other IETF protocols, documentation, 6to4. No endpoint is offered over Teredo
+or 6to4."""
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
 class NoAddress(OSError):
-    """There is no address to connect to. The message says why; `status` says it in one word."""
+    """There is no address to connect to. The error text is the reason; `status` is the reason in one word."""
 
     status: str
 
 
 class ForbiddenAddress(NoAddress):
-    """The address is in a network that is not allowed. The message names the network."""
+    """The address is in a network that is not allowed. The error text contains the address."""
 
     status = "forbidden_address"
 
 
 def check_address(text: str, allowed: Sequence[Network]) -> None:
-    """Raises ForbiddenAddress. `text`: an IP address, as `socket` formats it."""
+    """Raises ForbiddenAddress if an address is not allowed. `text`: an IP address as formatted by `socket`. `allowed`:
+    networks that are allowed although they are not public."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -63,7 +65,8 @@ def _allowed(address: IPv4Address | IPv6Address, allowed: Sequence[Network]) -> 
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for: mapped, or translated in a network with IPv6 only (NAT64)."""
+    """The IPv4 address that an IPv6 address represents: it is mapped, or translated in an IPv6-only network (NAT64).
+    None if it represents none."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None

@@ -1,7 +1,7 @@
 """A connection to RabbitMQ, with channels that publish many messages at once.
 
-Calls of pika become futures. Errors of the broker are never raised: the future of a publication gets a `Reply`. There
-is one future per message, and one more for each caller that waits for the same message again.
+pika's callbacks become futures. Errors from the broker are never raised: the future for a publication gets a `Reply`.
+Each caller that waits for a message has one future.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _CLOSE_S: Final = 5.0
 
 
 class Publisher:
-    """A channel in confirm mode. `on_late` is called with the id of a message that was accepted after its callers had
-    given up."""
+    """A channel in confirm mode. `on_late`: called with the id of a message that the broker accepted after the callers
+    had stopped waiting."""
 
     def __init__(
         self, channel: Any, mandatory: bool, on_late: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._channel, self._mandatory, self._on_late = channel, mandatory, on_late
-        self._tag, self._lowest = 0, 1  # the last published tag; the first that may be unanswered
+        self._tag, self._lowest = 0, 1  # the last published delivery tag; the first one that may be unanswered
         self._by_tag: dict[int, SharedReply] = {}
         self._by_id: dict[str, SharedReply] = {}
         self._returned: dict[str, Reply] = {}
@@ -40,14 +40,15 @@ class Publisher:
         channel.add_on_return_callback(self._on_return)
 
     async def start(self) -> None:
-        """Switch on confirms."""
+        """Put the channel into confirm mode."""
         ready = asyncio.Event()
         self._channel.add_on_close_callback(lambda *_: ready.set())
         self._channel.confirm_delivery(self._on_answer, lambda _: ready.set())
         await ready.wait()
 
     def publish(self, id_: str, publication: Publication) -> asyncio.Future[Reply]:
-        """Returns the broker's answer. Joins an unanswered message with the same id."""
+        """Publish a message, unless one with the same id is still unanswered. Returns a future for the broker's
+        answer."""
         confirm = self._by_id.get(id_)
         if confirm is None:
             self._channel.basic_publish(
@@ -62,7 +63,7 @@ class Publisher:
             self._channel.close()
 
     def answer_all(self, reply: Reply) -> None:
-        """Give every waiting caller this reply. Their messages stay unanswered."""
+        """Give every waiting caller this reply. The messages still count as unanswered by the broker."""
         for confirm in self._by_tag.values():
             confirm.answer(reply)
 
@@ -90,7 +91,7 @@ class Publisher:
             self._on_late(confirm.id)
 
     def _on_return(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
-        """The broker sends a return before the confirm of the same message."""
+        """Store the reply until the message's confirm arrives: the broker sends the return before the confirm."""
         id_ = properties.message_id
         if id_ in self._by_id:
             self._returned[id_] = no_route(method)
@@ -104,9 +105,10 @@ class Publisher:
 
 
 class RabbitMqConnection:
-    """A connection. `silent_s`: it counts as lost after this time without data; heartbeats are more frequent.
+    """A connection. `silent_s`: if no data arrives for this time, the connection counts as lost; heartbeats are more
+    frequent.
 
-    `blocked`: why the broker accepts no messages (it is short of memory or disk); else empty."""
+    `blocked`: why the broker accepts no messages (it is short of memory or disk); empty if it accepts them."""
 
     def __init__(self, resolver: Resolver, silent_s: float) -> None:
         self._loop, self._silent_s = asyncio.get_running_loop(), silent_s
@@ -117,7 +119,7 @@ class RabbitMqConnection:
         self._publishers: list[Publisher] = []
         self.blocked = ""
         self.publisher: Publisher | None = None
-        """The channel for all messages that need none for themselves."""
+        """The channel for all messages that do not need a separate channel."""
 
     @property
     def usable(self) -> bool:
@@ -129,11 +131,11 @@ class RabbitMqConnection:
 
     @property
     def frame_bytes(self) -> int:
-        """The largest frame the broker accepts."""
+        """The size of the largest frame payload that the broker accepts."""
         return int(self._connection.params.frame_max) - 8
 
     async def connect(self, parameters: ConnectionParameters) -> None:
-        """Raises the error that pika gives as the reason."""
+        """Connect. If that fails, raises the error that pika reports."""
         self._connection = AsyncioConnection(
             parameters, on_open_callback=lambda _: self._opened_with(None), on_open_error_callback=self._on_failure,
             on_close_callback=self._on_close, custom_ioloop=self._io,
@@ -143,14 +145,14 @@ class RabbitMqConnection:
         try:
             reason = await self._opened
         except asyncio.CancelledError:
-            self._io.abort()  # pika cannot close while it connects
+            self._io.abort()  # pika cannot close a connection while it is connecting
             raise
         if reason is not None:
             raise reason
         self._watch()
 
     async def new_publisher(self, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
-        """A new channel. It may be closed again when this returns."""
+        """Open a channel. It may already be closed again when this returns."""
         opened: asyncio.Future[Any] = self._loop.create_future()
 
         def done(channel: Any, *_: Any) -> None:
@@ -167,7 +169,7 @@ class RabbitMqConnection:
         return publisher
 
     async def close(self) -> None:
-        """Takes a few seconds at most."""
+        """Close the connection. Takes a few seconds at most."""
         if not self.open:
             return
         self._connection.close()
@@ -178,7 +180,8 @@ class RabbitMqConnection:
             self._io.abort()
 
     def _watch(self, due: float = 0.0) -> None:
-        """`due`: the time of this call. If it comes late, this process was busy, and the broker need not be silent."""
+        """End the connection if the broker is silent. `due`: the time for which this call was scheduled. If it runs
+        late, this process was busy and may not have read the broker's data yet."""
         if not self.open:
             return
         now, pause_s = self._loop.time(), self._silent_s / 4
@@ -190,7 +193,7 @@ class RabbitMqConnection:
             self._loop.call_later(pause_s, self._watch, now + pause_s)
 
     def _opened_with(self, reason: Any) -> None:
-        """`reason`: None if the connection is open."""
+        """The attempt to connect has ended. `reason`: why it failed; None if the connection is open."""
         if not self._opened.done():
             self._opened.set_result(reason)
 

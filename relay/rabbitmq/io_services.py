@@ -1,6 +1,6 @@
-"""IO for pika on the event loop's own transports. Everything published in one turn of the loop is one write.
+"""IO for pika on the event loop's own transports. Everything published in one turn of the loop is sent in one write.
 
-pika's own IO (`pika.adapters.utils.io_services_utils`) makes a system call per frame: three per message.
+pika's own IO (`pika.adapters.utils.io_services_utils`) makes one system call per frame, that is, three per message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duemq.relay.network.resolver import Resolver
 
 
 class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika has no types
-    """For one connection on a running event loop, which pika must neither run nor close."""
+    """IO for one connection on an event loop that is already running: pika must neither run nor close it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, resolver: Resolver) -> None:
         self._loop, self._resolver = loop, resolver
@@ -27,11 +27,12 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
 
     @property
     def heard_at(self) -> float:
-        """When the broker last sent data, by the loop's clock."""
+        """When data last arrived from the broker, on the loop's clock."""
         return 0.0 if self._stream is None else self._stream.heard_at
 
     def abort(self, why: str = "given up") -> None:
-        """End the current work. pika then reports a lost connection, or nothing if there was none."""
+        """End the current task and the connection. pika then reports a lost connection, or nothing if no connection was
+        open."""
         if self._work is not None:
             self._work.cancel()
         if self._stream is not None:
@@ -69,7 +70,7 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         async def connect() -> None:
             try:
                 await self._loop.sock_connect(sock, resolved_addr)
-            except BaseException:  # the next attempt starts with another address
+            except BaseException:  # the address is marked as failed, so that the next attempt starts with another one
                 self._resolver.failed(self._host, resolved_addr[0])
                 raise
 
@@ -94,13 +95,13 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         return self._begin(connect(), on_done)
 
     def _begin(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> IoWork:
-        """Run one task at a time: pika never starts two."""
+        """Start a task. Only the latest is remembered, because pika never runs two at a time."""
         self._work = IoWork(work, on_done)
         return self._work
 
 
 class IoWork(interface.AbstractIOReference):  # type: ignore[misc]
-    """Calls `on_done` with the result or the error, unless cancelled."""
+    """A task that ends with a call of `on_done` with its result or error, unless it is cancelled."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> None:
         def done(task: asyncio.Task[Any]) -> None:

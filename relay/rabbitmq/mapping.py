@@ -16,21 +16,23 @@ from duemq.relay.base import NotMapped
 from duemq.relay.held_task import celery_task, dramatiq_task, typed
 
 Value = str | bytes | int | None | list[str | bytes | None]
-"""Header value: a long string, a byte array, a 64-bit integer, void for null, or an array."""
+"""A header value: a long string, a byte array, a 64-bit integer, void for null, or an array."""
 
 _PROPERTIES: Final = {"content-type": "content_type", "content-encoding": "content_encoding"}
-"""Headers that are properties in AMQP."""
+"""Headers that become AMQP properties."""
 _TASK_PROPERTIES: Final = ("correlation_id", "reply_to", "timestamp", "type", "user_id", "app_id")
 _ROUTES: Final = ("CC", "BCC")
-"""RabbitMQ would also send the message to these queues, which a producer may not decide. They get a prefix."""
+"""RabbitMQ would also route the message by the values of these headers, and a producer must not decide that. So their
+names get a prefix."""
 _OWN: Final = "duemq-"
 _PERSISTENT: Final = 2
-_FIELD_BYTES: Final = 6  # overhead of a header, at most, without name and value
-_PROPERTY_BYTES: Final = 1_200  # all properties and the frame, at most
+_FIELD_BYTES: Final = 6  # maximum overhead of a header, without its name and value
+_PROPERTY_BYTES: Final = 1_200  # maximum size of all properties and the frame's overhead
 
 
 class Publication(NamedTuple):
-    """`header_bytes`: upper bound for the frame with the properties, which cannot be split."""
+    """A message to publish. `header_bytes`: an upper bound for the size of the frame with the properties, which cannot
+    be split."""
 
     exchange: str
     routing_key: str
@@ -40,8 +42,8 @@ class Publication(NamedTuple):
 
 
 class Mapping:
-    """Maps by the options of a destination. `by_message`: the routing key is each message's own: it contains the
-    message's key, or a task's queue."""
+    """Maps messages according to a destination's options. `by_message`: whether each message may have a different
+    routing key, because it contains the message's key or a task's queue."""
 
     def __init__(self, options: RabbitMqOptions) -> None:
         self._parts = parse_name(options.routing_key, NAMES)
@@ -51,7 +53,7 @@ class Mapping:
         self._mode = _PERSISTENT if options.persistent else 1
 
     def publication(self, message: Message) -> Publication:
-        """Raises NotMapped."""
+        """The publication for a message. Raises NotMapped."""
         if self._envelope == "celery":
             return self._celery(message)
         if self._envelope == "dramatiq":
@@ -103,7 +105,8 @@ class Mapping:
 
 
 def message_id(message: Message) -> str:
-    """The identity of a message, or its digest if it does not fit. The broker repeats it when it returns a message."""
+    """A message's identity, or a digest of it if it does not fit. If the broker returns a message, it includes this
+    id."""
     identity = message.identity
     if len(identity) <= SHORT_BYTES and identity.isascii():
         return identity
@@ -120,7 +123,7 @@ def _task(
 
 
 def _put(own: Headers, headers: dict[str, Value], properties: BasicProperties) -> int:
-    """Put the producer's headers into `headers` and `properties`. Returns an upper bound for their bytes."""
+    """Put the producer's headers into `headers` and `properties`. Returns an upper bound for their size in bytes."""
     size = 0
     for name, value in own:
         text = None if value is None else _text(value)
@@ -152,7 +155,7 @@ def _put(own: Headers, headers: dict[str, Value], properties: BasicProperties) -
 
 
 def _text(value: bytes) -> str | bytes:
-    """UTF-8 as text, because most clients read AMQP's long strings as text; other bytes unchanged."""
+    """Converts UTF-8 to text, because most clients read AMQP's long strings as text. Other bytes stay unchanged."""
     try:
         return value.decode()
     except UnicodeDecodeError:

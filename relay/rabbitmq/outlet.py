@@ -1,9 +1,10 @@
-"""Publishes messages to a RabbitMQ broker by AMQP 0-9-1 with publisher confirms.
+"""Publishes messages to a RabbitMQ broker over AMQP 0-9-1 with publisher confirms.
 
-All messages of a destination use one channel, up to the limit in flight, and the broker confirms them in bulk. If the
-broker refuses a message (406), it closes the channel without naming the message: then each unconfirmed message is
-published again alone, on a separate channel. A routing key that the user may not write to (403) also closes the
-channel; the broker usually names that message, and the others are published again together.
+All messages for a destination share one channel, up to the limit in flight, and the broker confirms them in bulk. If
+the broker refuses a message (406), it closes the channel without identifying the message. Then each unconfirmed message
+is published again alone, on a separate channel. The broker also closes the channel if the user may not write to a
+routing key (403). Usually its error contains the routing key, and the messages with other keys are published again
+together.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from duemq.relay.rabbitmq.replies import (
 from duemq.relay.tls import client_context
 
 _MAX_HEARTBEAT_S: Final = 10
-_LEAST_SILENT_S: Final = 1.0  # twice the shortest heartbeat interval, a second
+_LEAST_SILENT_S: Final = 1.0  # with the shortest heartbeat timeout, 1 s, a broker sends a heartbeat every 0.5 s
 _MAX_CONNECT_S: Final = 5.0
-_TRIES: Final = 3  # together with others, for a message that was in flight with a refused one
-_MAX_LATE: Final = 10_000  # ids of messages accepted after their callers had given up
+_TRIES: Final = 3  # how often a message is published together with others before it is published alone
+_MAX_LATE: Final = 10_000  # ids of messages that were accepted after the callers had stopped waiting
 _LOGGER: Final = logging.getLogger("pika")
 _LOST: Final = Reply(Result.AWAY, "connection lost")
 
@@ -63,7 +64,7 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
         self._url, self._credentials = destination.url, credentials
         self._alone = asyncio.Lock()
         self._late: OrderedDict[str, None] = OrderedDict()
-        if _LOGGER.level == logging.NOTSET:  # pika logs each attempt to connect; replies say the same
+        if _LOGGER.level == logging.NOTSET:  # pika logs each attempt to connect, which replies report already
             _LOGGER.setLevel(logging.CRITICAL)
 
     async def send(self, message: Message) -> Reply:
@@ -118,7 +119,7 @@ class RabbitMqOutlet(ConnectedOutlet[RabbitMqConnection]):
         return reply._replace(result=Result.FAILED) if self._refused_by_name(reply) else reply
 
     def _refused_by_name(self, reply: Reply) -> bool:
-        """Whether the broker refused a routing key or an exchange: other messages have others."""
+        """Whether the broker refused a routing key or an exchange that other messages do not necessarily use."""
         return (self._mapping.by_message and topic_refused(reply)) or (
             self._options.envelope == "celery" and exchange_refused(reply)
         )
@@ -166,6 +167,6 @@ def _parameters(url: str, credentials: Credentials, connect_s: float, heartbeat_
     return ConnectionParameters(
         host=parts.hostname, port=parts.port or (5671 if tls else 5672),
         virtual_host=unquote(parts.path[1:]) or "/", credentials=login, ssl_options=tls, heartbeat=heartbeat_s,
-        connection_attempts=1, socket_timeout=2 * connect_s, stack_timeout=2 * connect_s,  # ours are shorter
+        connection_attempts=1, socket_timeout=2 * connect_s, stack_timeout=2 * connect_s,  # our own timeout is shorter
         client_properties={"connection_name": "duemq relay"},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Maps the broker's answers to replies. Statuses are AMQP's own words if it has one."""
+"""Maps the broker's answers to replies. A status is AMQP's own word if AMQP defines one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WORDS: Final = {
 }  # fmt: skip
 PRECONDITION_FAILED: Final = _WORDS[406]
 _AWAY: Final = (320, 403, 404, 506, 530)
-"""Errors for the operator to fix; the message is not at fault."""
+"""Errors that an operator has to fix; the message is not at fault."""
 
 
 def no_route(method: Any) -> Reply:
-    """Reply for a Basic.Return."""
+    """The reply for a `Basic.Return`."""
     where = f"exchange {method.exchange!r}, routing key {method.routing_key!r}"
     return Reply(Result.FAILED, method.reply_text or "NO_ROUTE", f"routed to no queue: {where}")
 
@@ -36,7 +36,7 @@ def blocked(reason: str) -> Reply:
 
 
 def closed(reason: Any) -> Reply:
-    """Why a channel or its connection was closed with messages in flight."""
+    """The reply to messages that were in flight when a channel or its connection was closed."""
     if isinstance(reason, exceptions.ChannelClosedByBroker | exceptions.ConnectionClosedByBroker):
         code = reason.reply_code
         result = Result.AWAY if code in _AWAY else Result.FAILED
@@ -57,12 +57,12 @@ def exchange_refused(reply: Reply) -> bool:
 
 
 def names(reply: Reply, exchange: str, routing_key: str) -> bool:
-    """Whether the broker refused this routing key or exchange, and not that of another message in flight."""
+    """Whether the broker refused this routing key or exchange, and not the one of another message in flight."""
     return (f"topic '{routing_key}'" if topic_refused(reply) else f"exchange '{exchange}'") in reply.detail
 
 
 def not_connected(reason: BaseException) -> Reply:
-    """Why there is no connection."""
+    """The reply for a failed attempt to connect."""
     for error in _chain(reason):
         if isinstance(error, NoAddress):
             return Reply(Result.AWAY, error.status, str(error))
@@ -72,13 +72,13 @@ def not_connected(reason: BaseException) -> Reply:
             return Reply(Result.AWAY, "NOT_ALLOWED", f"no access to the virtual host: {_root(error)}")
         if isinstance(error, ssl.SSLCertVerificationError):
             return Reply(Result.AWAY, "certificate", error.verify_message)
-        if isinstance(error, ssl.SSLError) or "SSLError" in str(error):  # for a lost stream pika keeps only the text
+        if isinstance(error, ssl.SSLError) or "SSLError" in str(error):  # pika keeps only the text if a stream is lost
             return Reply(Result.AWAY, "tls", _root(error))
     return Reply(Result.AWAY, "unreachable", _root(reason))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all errors in it: pika nests them in `args`."""
+    """The error and all errors nested in it: pika nests them in `args`."""
     yield error
     for inner in (*getattr(error, "exceptions", ()), *error.args):
         if isinstance(inner, BaseException):
@@ -93,7 +93,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _root(error: BaseException | None) -> str:
-    """Text of the innermost error."""
+    """The text of the innermost error."""
     if error is None:
         return ""
     *_, last = _chain(error)

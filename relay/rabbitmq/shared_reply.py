@@ -1,4 +1,4 @@
-"""The broker's answer to one message, for all callers that wait for it."""
+"""The broker's answer to one message, for all callers that wait for the answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from duemq.relay.base import Reply, resolve
 
 
 class SharedReply:
-    """`id`: the message's."""
+    """The answer. `id`: the message's id."""
 
     __slots__ = ("_waiting", "id")
 
@@ -22,6 +22,6 @@ class SharedReply:
         return future
 
     def answer(self, reply: Reply) -> bool:
-        """Returns whether any caller was still waiting."""
+        """Give all waiting callers this reply. Returns whether any caller was still waiting."""
         waiting, self._waiting = self._waiting, []
         return any([resolve(future, reply) for future in waiting])

@@ -1,4 +1,4 @@
-"""Redis clients for a single server or a cluster. Created without IO."""
+"""Creates Redis clients for a single server or a cluster, without IO."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Connection(Connection):
 
 
 class _TlsConnection(_Connection, SSLConnection):
-    """Uses our TLS context; the client would build one from files for each connection."""
+    """Uses our TLS context. The client would build a context from files for each connection."""
 
     def __init__(self, *, context: ssl.SSLContext, **settings: Any) -> None:
         super().__init__(**settings)
@@ -56,7 +56,7 @@ class _TlsConnection(_Connection, SSLConnection):
 def open_client(
     destination: Destination, options: RedisOptions, credentials: Credentials, resolver: Resolver
 ) -> Client:
-    """Raises UnusableCredentials."""
+    """Create a client. Raises UnusableCredentials."""
     parts = urlsplit(destination.url)
     timeout_s = destination.timeout / 1000
     settings: dict[str, Any] = {
@@ -65,7 +65,7 @@ def open_client(
         "socket_timeout": timeout_s / 2,
         "socket_connect_timeout": min(timeout_s / 4, _CONNECT_S),
         "socket_keepalive": True,
-        # Resending is up to the relay, which knows the unanswered messages.
+        # The client must not send again: the relay knows which messages are unanswered, and decides about retries.
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }  # fmt: skip
@@ -80,8 +80,9 @@ def open_client(
 
 
 def _cluster(cluster: RedisCluster, connection: dict[str, Any]) -> RedisCluster:
-    """Set what the cluster's constructor does not accept: a TLS context, a connection class."""
-    cluster.connection_kwargs.update(connection)  # for nodes that it discovers
+    """Set the arguments that the constructor of `RedisCluster` does not accept: a TLS context and a connection
+    class."""
+    cluster.connection_kwargs.update(connection)  # for nodes that it discovers later
     for node in cluster.nodes_manager.startup_nodes.values():
         node.connection_class = connection["connection_class"]
         node.connection_kwargs.update((name, value) for name, value in connection.items() if name != "connection_class")

@@ -15,7 +15,7 @@ from duemq.relay.held_task import celery_task, dramatiq_task
 from duemq.relay.redis.script import SCRIPT, SHA
 
 Words = tuple[str | bytes | int, ...]
-"""The command itself is a str: the cluster client looks it up by that."""
+"""The words of a command. The first, its name, must be a str, because the cluster client looks the command up by it."""
 
 HEADER: Final = b"header:"
 NULL_HEADER: Final = b"null-header:"
@@ -23,7 +23,8 @@ MARKER: Final = b"duemq:"
 
 
 class Commands:
-    """Commands of one destination. `by_key`: the name contains the message's key."""
+    """The commands for one destination. `by_key`: whether the name of the stream, list or channel contains the
+    message's key."""
 
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
@@ -36,7 +37,7 @@ class Commands:
             self._trim = (b"MAXLEN", b"~", options.max_length)
 
     def words(self, message: Message) -> Words:
-        """Raises NotMapped."""
+        """The command that sends a message. Raises NotMapped."""
         options = self._options
         if options.envelope == "celery":
             task = celery_task(message)
@@ -63,7 +64,7 @@ class Commands:
             return command, name, *added
         keys: Words = (1, name)
         if options.dedup_window:
-            # The braces put both keys into one slot of a cluster: the slot that the name has without braces.
+            # The braces put the marker into the same cluster slot as the name, which contains no braces.
             keys = (2 + len(more_keys), name, b"%b{%b}:%b" % (MARKER, name, message.identity.encode()), *more_keys)
         limit = options.max_length if self._bounded_list else 0
         return "EVALSHA", SHA, *keys, options.dedup_window, limit, command, *added
@@ -89,19 +90,19 @@ class Commands:
 
 
 def name_of(words: Words) -> bytes:
-    """The key that a command adds to."""
+    """The name of the stream, list or channel that a command writes to."""
     name = words[3] if words[0] in ("EVALSHA", "EVAL") else words[1]
     assert isinstance(name, bytes)
     return name
 
 
 def with_script(words: Words) -> Words:
-    """The same command with the script's text, for a server that does not know the script."""
+    """The same command with the script's text, for a server that has not loaded the script."""
     return "EVAL", SCRIPT, *words[2:]
 
 
 def fields(message: Message) -> list[bytes]:
-    """Fields and values of an entry, alternating."""
+    """The fields of a stream entry: names and values alternate."""
     entry = [b"id", message.id.encode()]
     if (due_ms := message.origin.due_ms) is not None:
         entry += b"due", b"%d" % due_ms
@@ -116,7 +117,7 @@ def fields(message: Message) -> list[bytes]:
 
 
 def envelope(message: Message) -> bytes:
-    """JSON with bytes as strings; bytes that are not UTF-8 are `{"base64": …}`; null is null."""
+    """A message as JSON. Bytes are strings; bytes that are not UTF-8 are `{"base64": …}`; null is null."""
     return orjson.dumps({
         "id": message.id,
         "due": message.origin.due_ms,
@@ -134,5 +135,6 @@ def _text(value: bytes | None) -> str | dict[str, str] | None:
 
 
 def _without_braces(key: bytes) -> bytes:
-    """Braces in a name would choose its cluster slot, and then the marker cannot always be in the same slot."""
+    """A key with its braces encoded. Braces in a name would determine its cluster slot, and then the marker could not
+    always be in the same slot."""
     return key.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")

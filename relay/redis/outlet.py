@@ -1,8 +1,9 @@
-"""Sends messages to Redis or Valkey: streams, lists and channels, of one server or a cluster.
+"""Sends messages to Redis or Valkey: to streams, lists and channels, on a single server or a cluster.
 
-All waiting messages go in one pipeline, and the next pipeline starts when that one is answered. Many messages share
-a loop turn, a packet and an fsync of the server. A pipeline has half of the destination's timeout, and a message waits
-at most that long for its pipeline. So a silent server is AWAY before any message times out.
+All waiting messages are sent in one pipeline, and the next pipeline starts when that one is answered. As a result, many
+messages share a turn of the event loop, a packet, and an fsync on the server. A pipeline may take half of the
+destination's timeout, and a message waits at most that long for its pipeline. So if a server is silent, the reply is
+AWAY before any message times out.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class RedisOutlet:
         assert isinstance(destination.options, RedisOptions)
         self._destination, self._options, self._credentials = destination, destination.options, credentials
         self._commands = Commands(destination.options)
-        self._wait = _wait(destination.options, destination.timeout // 6)  # twice per batch if the script is new
+        self._wait = _wait(destination.options, destination.timeout // 6)  # runs twice if the script is not loaded yet
         self._batch_s = destination.timeout / 2000
         self._resolver = Resolver(policy.private_networks)
         self._client: Client | None = None
@@ -80,7 +81,7 @@ class RedisOutlet:
         answer: asyncio.Future[Reply] = loop.create_future()
         self._waiting.append(_Sending(words, answer, loop.time()))
         if self._sender is None:
-            # It starts in the next turn of the loop, when all messages sent in this turn are waiting.
+            # The task starts in the next turn of the loop, when all messages sent in this turn are waiting.
             self._sender = loop.create_task(self._send_all(), name=f"Redis of {self._destination.name}")
         return await answer
 
@@ -96,16 +97,16 @@ class RedisOutlet:
         await self._resolver.close()
 
     async def _send_all(self) -> None:
-        """Ends once no message waits."""
+        """Send batches until no message waits."""
         try:
             while batch := self._next_batch():
                 await self._send_batch(batch)
         finally:
             self._sender = None
-            self._answer_waiting(CLOSED)  # if it was cancelled
+            self._answer_waiting(CLOSED)  # messages wait here only if this task was cancelled
 
     def _next_batch(self) -> list[_Sending]:
-        """Leaves out cancelled messages."""
+        """The messages for the next pipeline. Leaves out cancelled messages, and those that have waited too long."""
         batch: list[_Sending] = []
         latest = asyncio.get_running_loop().time() - self._batch_s
         while self._waiting and len(batch) < _MAX_BATCH:
@@ -117,10 +118,10 @@ class RedisOutlet:
         return batch
 
     async def _send_batch(self, batch: Sequence[_Sending]) -> None:
-        replies = [CLOSED] * len(batch)  # if it is cancelled
+        replies = [CLOSED] * len(batch)  # used if this task is cancelled
         try:
             replies = await self._replies([sending.words for sending in batch])
-        except Exception as error:  # reported to the senders: this task is not awaited
+        except Exception as error:  # raised in the senders, because this task is not awaited
             for sending in batch:
                 if not sending.answer.done():
                     sending.answer.set_exception(error)
@@ -143,7 +144,7 @@ class RedisOutlet:
                     error = await self._reason(failure)
         except TimeoutError:
             error = error or TimeoutError(f"no answer within {self._batch_s:g} s")
-        if error is not None:  # whatever it is, neither these messages nor those waiting are at fault
+        if error is not None:  # neither the messages in the batch nor those waiting are at fault
             trouble = refusal(error)._replace(result=Result.AWAY)
             replies = [trouble] * len(commands)
             self._answer_waiting(trouble)
@@ -152,7 +153,8 @@ class RedisOutlet:
         return replies
 
     async def _reason(self, error: Exception) -> Exception:
-        """A server that requires a password drops a client that sends much without one. A ping gets the reason."""
+        """The reason for an error. A server that requires a password closes the connection if a client sends long
+        commands without one; a ping then reveals the reason."""
         if isinstance(error, ConnectionError) and isinstance(self._client, Redis):
             try:
                 await self._client.ping()
@@ -188,8 +190,9 @@ class RedisOutlet:
         return [self._unless_missing(result, waited) for result in results]
 
     async def _renew_layout(self) -> None:
-        """A cluster client loads the slot layout once, and a pipeline does not reload it when a node is lost. A reload
-        that asks a silent node first takes longer than a batch; the next batch waits for the same reload."""
+        """Reload the cluster's slot layout: the client loads it only once, and a pipeline does not reload it when the
+        cluster loses a node. If the reload first asks a silent node, it takes longer than a batch may take, so the next
+        batch waits for the same reload."""
         if isinstance(self._client, RedisCluster):
             with suppress(RedisError, RedisClusterException, OSError):
                 await self._client.aclose()
@@ -197,7 +200,7 @@ class RedisOutlet:
                 self._old_layout = False
 
     async def _durable_in_cluster(self, client: RedisCluster, wait: Words, commands: list[Words]) -> list[Any]:
-        """Wait on each node for the commands that it got."""
+        """Execute the commands, and on each node wait until those sent to it are durable."""
         await client.initialize()
         nodes = [client.nodes_manager.get_node_from_slot(client.keyslot(name_of(words))) for words in commands]
         asked = {node.name: node for node in nodes}
@@ -206,7 +209,7 @@ class RedisOutlet:
             pipeline.execute_command(*words, target_nodes=node)
         for node in asked.values():
             pipeline.execute_command(*wait, target_nodes=node)
-        # The client would redirect moved commands to another node, without a WAIT.
+        # Without redirections: if a slot has moved, the client would send the command to another node without a WAIT.
         results = await pipeline.execute(raise_on_error=False, allow_redirections=False)
         waited = dict(zip(asked, results[len(commands) :], strict=True))
         return [
@@ -231,7 +234,8 @@ class RedisOutlet:
 
 
 def _wait(options: RedisOptions, timeout_ms: int) -> Words | None:
-    """The last command of each pipeline. Answered once its node's commands are on disk or on replicas."""
+    """The last command in each pipeline, or None. The node answers it once the commands before it are on disk or on
+    replicas."""
     if options.fsync:
         return "WAITAOF", 1, options.replicas, timeout_ms
     return ("WAIT", options.replicas, timeout_ms) if options.replicas else None

@@ -1,4 +1,4 @@
-"""Maps Redis's answers to replies."""
+"""Maps answers from Redis to replies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _AWAY: Final = frozenset((
     "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN",
     "MISCONF", "NOREPLICAS", "BUSY", "OOM",
 ))  # fmt: skip
-_NO_COMMAND: Final = ("unknown command", "unknown redis command")  # lower case; the second from a script
-_COMMAND_REFUSED: Final = ("to run the", "can't run")  # NOPERM for a command, not for a key
-# For these errors, the client strips the code from the text, and before its version 7 keeps it nowhere else.
+_NO_COMMAND: Final = ("unknown command", "unknown redis command")  # in lower case; a script gets the second text
+_COMMAND_REFUSED: Final = ("to run the", "can't run")  # texts of a NOPERM for a command, not for a key
+# For these errors, the client removes the code from the text; before version 7, it stores the code nowhere else.
 _CODES: Final = (
     (exceptions.OutOfMemoryError, "OOM"), (exceptions.NoPermissionError, "NOPERM"),
     (exceptions.AuthenticationError, "WRONGPASS"), (exceptions.ReadOnlyError, "READONLY"),
@@ -33,18 +33,18 @@ _CODES: Final = (
     (exceptions.TryAgainError, "TRYAGAIN"), (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
 )  # fmt: skip
 
-# How servers report that a command in the script is not allowed: without the code.
+# If a command in the script is not allowed, servers report it with these texts, and without the code.
 _NOT_ALLOWED: Final = ("The user executing the script can't run", "ACL failure in script")
-# A server that requires a password refuses a long command before it, and closes the connection. The second text is from
-# client versions before 7.
+# A server that requires a password refuses a long command sent before the password, and closes the connection. The
+# second text is that of clients before version 7.
 _NO_PASSWORD: Final = ("Protocol error: unauthenticated", "Authentication required")
 
 
 def refusal(error: Exception, *, cluster: bool = False, by_key: bool = False) -> Reply:
-    """Reply for an error of one command or of the connection. `by_key`: the name contains the message's key, so a
-    missing permission for it must not delay other messages."""
+    """The reply for an error of one command or of the connection. `by_key`: the name contains the message's key, so a
+    missing permission for that name must not delay other messages."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # the error of its last node
+        error = error.__cause__  # the error from the last node that the client tried
     text = str(error)[:MAX_DETAIL]
     if (code := _code(error)) is None:
         return Reply(Result.AWAY, _trouble(error), text)
@@ -58,9 +58,9 @@ def refusal(error: Exception, *, cluster: bool = False, by_key: bool = False) ->
 
 
 def not_durable(result: Any, fsync: bool, replicas: int) -> Reply | None:
-    """Checks the answer of WAITAOF or WAIT: None if the messages before it are as durable as requested."""
+    """Check the answer to WAITAOF or WAIT. None if the messages sent before it are as durable as requested."""
     if isinstance(result, Exception):
-        # AWAY rather than FAILED: else every message before it would use up a retry.
+        # AWAY rather than FAILED: otherwise every message before it would use up a retry.
         return refusal(result)._replace(result=Result.AWAY)
     synced, copies = result if fsync else (1, result)
     if synced and copies >= replicas:
@@ -70,7 +70,7 @@ def not_durable(result: Any, fsync: bool, replicas: int) -> Reply | None:
 
 
 def _code(error: Exception) -> str | None:
-    """The word that a server's error begins with; None if the error is not from the server."""
+    """The code with which a server's error begins; None if the error is not from the server."""
     if str(error).startswith(_NOT_ALLOWED):
         return "NOPERM"
     if str(error).startswith(_NO_PASSWORD):

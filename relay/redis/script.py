@@ -1,16 +1,16 @@
-"""The script that adds a message once: the server runs it as one step."""
+"""The script that adds a message only once. The server runs it atomically."""
 
 from __future__ import annotations
 
 from hashlib import sha1
 from typing import Final
 
-# KEYS: the stream or list; the marker, which says that the message was added; for Dramatiq, the hash of its messages,
-# whose list has only their ids (each ARGV[4], the message ARGV[5]). ARGV: lifetime of the marker (ms), length
-# limit of the list (0 = none), and the command with its words after the key.
-# A repeat writes the marker again, so that its lifetime restarts and WAITAOF has a write to wait for.
-# The marker is set last: a script that fails is not rolled back, and a marker without its message would lose the
-# message.
+# KEYS: the stream or list; the marker, which exists if the message was added; and for Dramatiq, a hash of messages,
+# because its list contains only their ids (the id is ARGV[4], the message ARGV[5]). ARGV: the lifetime of the marker
+# (ms), the length limit for the list (0 = none), and the command followed by its words after the key.
+# A repeat writes the marker again, so that its lifetime restarts, and WAITAOF has a write to wait for.
+# The marker is set last: a script that fails is not rolled back, and with a marker but without the message, a repeat
+# would be dropped and the message lost.
 SCRIPT: Final = b"""
 if KEYS[2] then
   local known = redis.pcall('SET', KEYS[2], '1', 'PX', ARGV[1], 'XX', 'GET')

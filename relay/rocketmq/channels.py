@@ -1,6 +1,7 @@
-"""gRPC channels for Apache's client, to addresses that were checked, with the destination's credentials.
+"""gRPC channels for Apache's client. They connect to addresses that were checked, with the destination's credentials.
 
-The client itself lets gRPC resolve names, trusts only gRPC's built-in authorities, and presents no certificate.
+Without them, the client would let gRPC resolve names, trust only gRPC's built-in authorities, and present no
+certificate.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _OPTIONS = (
 
 
 class Channels:
-    """`known`: checked addresses of names. `allowed`: networks in which a route may name other addresses, as in
-    `check_address`. `tls`: use TLS with these credentials; None = no TLS."""
+    """Opens channels. `known`: checked addresses, by name. `allowed`: networks that are allowed for other addresses in
+    a route, as in `check_address`. `tls`: the credentials for TLS; None = no TLS."""
 
     def __init__(self, known: Mapping[str, Sequence[str]], allowed: Sequence[Network], tls: Credentials | None) -> None:
         self._known, self._allowed = known, allowed
@@ -35,12 +36,13 @@ class Channels:
             )
 
     def serve(self, producer: Producer) -> None:
-        """Let a producer that was not started yet open its channels here."""
+        """Let a producer open its channels with this object. Call it before the producer starts."""
         rpc = producer.rpc_client
         rpc.retrieve_or_create_channel = partial(self._channel, rpc, rpc.retrieve_or_create_channel)
 
     def _channel(self, rpc: Any, made_by_the_client: Any, endpoints: Any) -> Any:
-        """Runs in the one thread of all channels, so that no channel is created twice. Raises ForbiddenAddress."""
+        """Open a channel. Runs in the thread that all channels share, so that no channel is created twice. Raises
+        ForbiddenAddress."""
         if rpc.channels.get(endpoints) is None:
             channel = _Channel(endpoints, partial(self._open, endpoints.endpoints.addresses))
             channel.create_channel(rpc.get_channel_io_loop())
@@ -48,13 +50,13 @@ class Channels:
         return made_by_the_client(endpoints)
 
     def _open(self, places: Sequence[Any]) -> Any:
-        """`places`: objects with host and port, at least one."""
+        """Open a gRPC channel. `places`: at least one object with host and port."""
         targets: list[tuple[str, int]] = []
         for place in places:
             if place.host not in self._known:
                 check_address(place.host, self._allowed)
             targets += [(address, place.port) for address in self._known.get(place.host, [place.host])]
-        is_v6 = ":" in targets[0][0]  # gRPC accepts addresses of one IP version
+        is_v6 = ":" in targets[0][0]  # a gRPC channel accepts addresses of only one IP version
         texts = [
             f"[{address}]:{port}" if is_v6 else f"{address}:{port}"
             for address, port in targets

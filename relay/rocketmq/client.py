@@ -1,7 +1,8 @@
-"""Apache's client of RocketMQ, prevented from writing its own files and logs.
+"""Imports Apache's client for RocketMQ, and prevents it from writing files and logs.
 
-On import it opens a log file in the home folder, which cannot be turned off, and fails if it cannot open it. A
-substitute for the module that does so prevents this. Replies contain the information of its log.
+On import, the client opens a log file in the home folder, which cannot be turned off. The import fails if the file
+cannot be opened. This module replaces the client's module that opens the file. Replies contain the same information as
+the client's log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if _LOG_CONFIG not in sys.modules:
 if _LOGGER.level == logging.NOTSET:
     _LOGGER.setLevel(logging.CRITICAL)
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line for each failed TLS handshake
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise gRPC prints a line for each failed TLS handshake
 
 from grpc import StatusCode  # noqa: E402
 from grpc.aio import AioRpcError  # noqa: E402
@@ -61,7 +62,8 @@ __all__ = [
 
 
 def _not_of_the_client(record: logging.LogRecord) -> bool:
-    """Each failed heartbeat raises in a callback, and `concurrent.futures` logs it with a traceback."""
+    """Whether a log record has nothing to do with the client. The client's callback for a failed heartbeat raises an
+    error, which `concurrent.futures` would log with a traceback."""
     traceback = record.exc_info[1].__traceback__ if record.exc_info and record.exc_info[1] else None
     while traceback is not None:
         if traceback.tb_frame.f_globals.get("__name__", "").startswith("rocketmq."):

@@ -1,10 +1,10 @@
-"""A producer of Apache's client for one event loop: its channels, routes and signatures.
+"""Uses a producer of Apache's client in an event loop: its channels, routes and signatures.
 
-The client works in its own threads. Its API sends one message per request, at the cost of several thread wake-ups each;
-here a request holds many messages.
+The client works in its own threads. Its API sends one message per request, which wakes up several threads; this module
+sends many messages in one request.
 
-It is hardly usable once its TCP connection is lost: gRPC waits up to two minutes before it reconnects, whereas a new
-producer connects at once.
+A producer is hardly usable once its TCP connection is lost: gRPC waits up to two minutes before it reconnects, whereas
+a new producer connects at once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from duemq.relay.rocketmq.requests import PendingSend, SendQueue, send_request
 _ATTEMPTS: Final = 3  # per message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0
 _RENEW_S: Final = 2.0
-"""How long a lost connection may recover, and how old it must be, before it is replaced."""
+"""How long a lost connection has time to recover before it is replaced, and how old it must at least be then."""
 _TIMED_OUT: Final = "DEADLINE_EXCEEDED"
 _ROUTE_ATTEMPTS, _ROUTE_PAUSE_S = 10, 0.02
 
 
 class _Producer(Producer):  # type: ignore[misc]
-    """`selectors`: topic -> queue selector, from the last route."""
+    """A producer. `selectors`: topic -> queue selector, from the last route."""
 
     def __init__(self, configuration: ClientConfiguration, channels: Channels) -> None:
         super().__init__(configuration)
@@ -56,20 +56,20 @@ class _Producer(Producer):  # type: ignore[misc]
         channels.serve(self)
 
     def update_queue_selector(self, topic: str, topic_route: Any) -> None:
-        """Called by the client with each new route."""
+        """Store a new route. The client calls it."""
         self.selectors[topic] = QueueSelector.producer_queue_selector(topic_route)
 
     def forget(self, topic: str) -> None:
-        """Drop a route. The client itself reloads it only after 30 s."""
+        """Drop a route, so that it is requested again. The client itself reloads it only after 30 s."""
         self.selectors.pop(topic, None)
         self.route_manager.remove_topic_route_data(topic)
 
 
 class RocketMqConnection:
-    """`configuration`: endpoint and credentials. `known`: addresses by name, for the channels; names from routes are
-    added. `timeout_s`: limit for a message; a request gets half of it, and a check for a silent proxy a quarter.
-    `requests`: limit of concurrent requests. `lost_at`: when a message first failed because of the connection, on the
-    monotonic clock; None while the connection is usable."""
+    """A connection. `configuration`: endpoint and credentials. `known`: addresses by name, for the channels; names from
+    routes are added. `timeout_s`: time limit for a message; a request may take half of it, and a check for a silent
+    proxy a quarter. `requests`: limit for concurrent requests. `lost_at`: when a message first failed because of the
+    connection, on the monotonic clock; None if the connection is not lost."""
 
     def __init__(
         self, configuration: ClientConfiguration, channels: Channels, resolver: Resolver,
@@ -92,7 +92,7 @@ class RocketMqConnection:
 
     @property
     def usable(self) -> bool:
-        """True for a while after it was lost: it may recover."""
+        """Whether to use the connection. True for a while after it was lost, because it may recover."""
         now = time.monotonic()
         return self.lost_at is None or min(now - self.lost_at, now - self.began) <= _RENEW_S
 
@@ -108,7 +108,7 @@ class RocketMqConnection:
         sending = PendingSend(publication, self._loop.create_future())
         self._waiting.add(sending.reply)
         self._batches.add(sending)
-        if not self._woken:  # starts in the next turn of the loop, when all messages of this turn wait
+        if not self._woken:  # requests begin in the next turn of the loop, when all messages from this turn wait
             self._woken = True
             self._loop.call_soon(self._begin_requests)
         try:
@@ -117,7 +117,7 @@ class RocketMqConnection:
             self._waiting.discard(sending.reply)
 
     async def close(self, *, patient: bool = False) -> None:
-        """`patient`: first wait until open requests are answered or time out. Idempotent."""
+        """Close the connection. `patient`: first wait until open requests are answered or time out. Idempotent."""
         if patient and self._waiting:
             await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._request_s)
         if self._closed:
@@ -127,14 +127,14 @@ class RocketMqConnection:
             resolve(reply, CLOSED)
         for request in self._under_way:
             request.cancel()
-        with suppress(Exception):  # errors do not matter: nothing is sent through it any more
+        with suppress(Exception):  # errors do not matter: nothing is sent on the connection any more
             async with asyncio.timeout(_CLOSE_S):
                 await asyncio.to_thread(self._producer.shutdown)
 
     # --- the way to a topic -----------------------------------------------------------------------------------------
 
     async def _find(self, topic: str) -> Reply | None:
-        """Runs once for all waiting callers. Returns the reason if it fails."""
+        """Find the route to a topic, only once for all waiting callers. Returns the reason if it fails."""
         finding = self._finding.get(topic)
         if finding is None:
             finding = self._finding[topic] = asyncio.create_task(self._find_once(topic), name=f"RocketMQ: find {topic}")
@@ -142,15 +142,15 @@ class RocketMqConnection:
         return await asyncio.shield(finding)
 
     async def _find_once(self, topic: str) -> Reply | None:
-        """Request the route ourselves, because the client does not tell why it has none; then let the client request
-        it, in its caller's thread."""
+        """Request the route directly, because the client does not report why it has none. Then let the client request
+        it, which it does in the thread that calls it."""
         producer = self._producer
         reply = await self._ask_route(topic, min(self._configuration.request_timeout, self._request_s))
         if self._track(reply).result is not Result.ACCEPTED:
             return reply
         for _ in range(_ROUTE_ATTEMPTS):
-            # If the answer arrives before the client waits for it, it is handled in this thread, which has no event
-            # loop, and the client loses it. On a busy machine that happens several times in a row.
+            # If the answer arrives before the client waits for it, the client handles it in this thread, which has no
+            # event loop, and loses it. On a busy machine, that happens several times in a row.
             with suppress(Exception):
                 await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
                 return None
@@ -171,15 +171,15 @@ class RocketMqConnection:
                         async with asyncio.timeout(self._probe_s):
                             self._known[place.host] = await self._resolver.addresses(place.host)
             return answer(response.status)
-        except Exception as error:  # a proxy that does not answer the route request is silent
+        except Exception as error:  # if the proxy does not answer this request, no message is at fault
             return silent(failure(error))
         except asyncio.CancelledError:
             if not self._closed:
                 raise
-            return CLOSED  # the client cancelled its calls
+            return CLOSED  # the client cancelled the call
 
     async def _probe(self) -> Reply:
-        """Check whether the proxy answers at all; any answer will do."""
+        """Check whether the proxy answers at all, with whatever result."""
         return await self._ask_route(next(iter(self._producer.selectors), "duemq"), self._probe_s)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -199,10 +199,10 @@ class RocketMqConnection:
         reply = await self._reply(batch)
         if reply.status == _TIMED_OUT and lost(await self._probing()):
             reply = silent(reply)
-            for waiting in iter(self._batches.next, []):  # not sent yet, so still waiting
+            for waiting in iter(self._batches.next, []):  # messages that were not sent yet
                 for one in waiting:
                     resolve(one.reply, reply)
-        alone = len(batch) > 1 and reply.result is Result.REJECTED  # one of them is at fault: find out which
+        alone = len(batch) > 1 and reply.result is Result.REJECTED  # one message is at fault: send each alone
         if attempt < _ATTEMPTS and (alone or may_be_passed_over(reply)):
             await asyncio.gather(*(self._send([one], attempt + 1) for one in batch if not one.reply.done()))
         else:
@@ -219,7 +219,7 @@ class RocketMqConnection:
                     queue.endpoints, request, producer.sign(), timeout=self._request_s
                 )
             )).status)  # fmt: skip
-        except (IllegalArgumentException, LookupError) as error:  # no writable queue
+        except (IllegalArgumentException, LookupError) as error:  # the route has no writable queue
             producer.forget(topic)
             reply = NO_ROUTE._replace(detail=str(error))
         except Exception as error:
@@ -239,11 +239,11 @@ class RocketMqConnection:
 
 
 async def _response(asking: Future[Any]) -> Any:
-    """Raises AioRpcError."""
+    """Wait for a response. Raises AioRpcError."""
     waiting = asyncio.wrap_future(asking)
     try:
         return await waiting
     finally:
-        # The error refers to this frame, and a future refers to the error: the circle would keep the call alive, and
-        # with it the channel, which would reconnect forever.
+        # The error refers to this frame, and the futures refer to the error. The reference cycle would keep the call
+        # alive, and with it the channel, which would reconnect forever.
         del asking, waiting

@@ -18,13 +18,13 @@ from duemq.relay.base import NotMapped
 from duemq.relay.headers_json import headers_json
 
 EMPTY_BODY: Final = b"\x00"
-"""RocketMQ accepts no empty bodies."""
+"""The body for an empty payload: RocketMQ accepts no empty bodies."""
 _PLAIN_ID: Final = re.compile(r"[!-~]{1,255}")
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _KEY: Final = re.compile(r"[^\s\x00-\x1f\x7f-\x9f]{1,255}")
-"""A word: RocketMQ separates keys by spaces."""
+"""A key without spaces: RocketMQ separates keys by spaces."""
 _SERVERS_OWN: Final = re.compile(r"[A-Z0-9_]+|_.*", re.DOTALL)
-"""Names that RocketMQ refuses or gives a meaning to; each version adds some."""
+"""Names of properties that RocketMQ refuses or that have a meaning for it. New versions add such names."""
 _GROUP_BYTES: Final = 63
 _PROPERTIES: Final = 128
 _PROPERTY_BYTES: Final = 16_384  # limit for properties, keys and tag together
@@ -32,7 +32,7 @@ _PROPERTY_BYTES: Final = 16_384  # limit for properties, keys and tag together
 
 @dataclass(slots=True)
 class Publication:
-    """A message of RocketMQ. `message_id`: the same each time it is sent."""
+    """A RocketMQ message. `message_id`: the same each time the message is sent."""
 
     message_id: str
     topic: str
@@ -44,12 +44,12 @@ class Publication:
 
     @property
     def size(self) -> int:
-        """Characters plus bytes: about what the message adds to a request."""
+        """Approximately how many bytes the message adds to a request."""
         return len(self.body) + sum(map(len, self.properties)) + sum(map(len, self.properties.values()))
 
 
 class Mapping:
-    """Maps by the options of a destination."""
+    """Maps messages according to a destination's options."""
 
     def __init__(self, options: RocketMqOptions) -> None:
         self._topic, self._fifo = parse_name(options.topic, NAMES), options.fifo
@@ -58,10 +58,10 @@ class Mapping:
         self._topics: dict[str, str] = {}
 
     def publication(self, message: Message) -> Publication:
-        """Raises NotMapped."""
+        """The publication for a message. Raises NotMapped."""
         id_, due_ms, key, body = message.id, message.origin.due_ms, message.key, message.payload
         identity = message.identity
-        if not _PLAIN_ID.fullmatch(identity):  # the header may come from any producer
+        if not _PLAIN_ID.fullmatch(identity):  # any producer may set the header with the id
             id_, identity = (quote(text, safe=":", errors="replace")[-255:] for text in (id_, identity))
         topic = self._topics.get(message.topic) or self._topic_of(message.topic)
         properties = {"duemq-id": id_}
@@ -85,7 +85,7 @@ class Mapping:
         there = fill(self._topic, {"topic": topic.replace(".", "_")})
         if len(there) > TOPIC_CHARACTERS:
             raise NotMapped("bad_topic", f"the topic has {len(there)} characters; RocketMQ holds {TOPIC_CHARACTERS}")
-        self._topics[topic] = there  # bounded by the destination's topics
+        self._topics[topic] = there  # does not grow beyond the destination's topics
         return there
 
     def _put_key(self, made: Publication, key: bytes) -> None:
@@ -102,7 +102,7 @@ class Mapping:
 
 
 def _text(value: bytes) -> str | None:
-    """Text that RocketMQ's properties can hold, or None."""
+    """The value as text; None if a RocketMQ property cannot contain it."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -111,7 +111,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _group(key: bytes | None, id_: str) -> str:
-    """The message group, in which order is kept. Without a key each message has a group to itself."""
+    """The message group, within which messages stay in order. Each message without a key has a separate group."""
     if not key:
         return id_ if len(id_) <= _GROUP_BYTES else _digest(id_.encode())
     text = _text(key) if len(key) <= _GROUP_BYTES else None
@@ -123,7 +123,8 @@ def _digest(data: bytes) -> str:
 
 
 def _with_headers(made: Publication, own: Headers) -> dict[str, str]:
-    """Add each header as a property. If that changes any header, `duemq-headers` has all of them."""
+    """The properties, with each header added as a property. If any header would be lost or changed, `duemq-headers`
+    contains all of them."""
     properties = dict(made.properties)
     exact = True
     for name, value in own:

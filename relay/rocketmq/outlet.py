@@ -1,4 +1,4 @@
-"""Sends messages to RocketMQ 5, through its gRPC proxy and Apache's client."""
+"""Sends messages to RocketMQ 5, through its gRPC proxy and with Apache's client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from duemq.relay.rocketmq.mapping import Mapping
 from duemq.relay.rocketmq.replies import CLOSED, failure
 
 _PORT: Final = 8081
-_MAX_CONTROL_S: Final = 3  # for a route request and a heartbeat: the client accepts whole seconds
+_MAX_CONTROL_S: Final = 3  # for a route request and a heartbeat; the client accepts only whole seconds
 _FIFO_REQUESTS: Final = 200
 _REQUESTS: Final = 8  # concurrent requests, each with many messages
 
@@ -42,7 +42,7 @@ class RocketMqOutlet(ConnectedOutlet[RocketMqConnection]):
         self._credentials = credentials
         self._timeout_s = destination.timeout / 1_000
         self._requests = _REQUESTS
-        if options.fifo:  # one request per message
+        if options.fifo:  # each request contains one message
             self._requests = self.concurrency = _FIFO_REQUESTS
         self._mapping = Mapping(options)
         self._retiring: dict[asyncio.Task[None], RocketMqConnection] = {}
@@ -86,7 +86,8 @@ class RocketMqOutlet(ConnectedOutlet[RocketMqConnection]):
         return connection
 
     def _retire(self, connection: RocketMqConnection) -> None:
-        """Another proxy of the cluster may still answer requests that were sent through it."""
+        """Close an old connection in the background: another proxy in the cluster may still answer requests that were
+        sent on it."""
         retiring = asyncio.create_task(connection.close(patient=True), name="retire a connection to RocketMQ")
         self._retiring[retiring] = connection
         retiring.add_done_callback(self._retiring.pop)

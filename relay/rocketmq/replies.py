@@ -1,4 +1,4 @@
-"""Maps RocketMQ's answers and connection failures to replies. Statuses are RocketMQ's and gRPC's own words."""
+"""Maps RocketMQ's answers and connection failures to replies. Statuses are the words of RocketMQ and gRPC."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _REJECTED: Final = frozenset((
     Code.ILLEGAL_MESSAGE_ID, Code.MESSAGE_CORRUPTED, Code.PAYLOAD_TOO_LARGE, Code.MESSAGE_BODY_TOO_LARGE,
     Code.MESSAGE_BODY_EMPTY, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, Code.MESSAGE_PROPERTIES_TOO_LARGE,
 ))  # fmt: skip
-"""Answers that refuse this message for good."""
+"""Codes with which RocketMQ refuses a message for good."""
 _AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIRED, Code.ILLEGAL_ACCESS_POINT))
-"""Errors for the operator to fix; the message is not at fault."""
+"""Errors that an operator has to fix; the message is not at fault."""
 _OVERLOADED: Final = frozenset((
     Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
 ))  # fmt: skip
 _TAKES_NOTHING: Final = ("service not available now", "RemotingConnectException")
-"""Texts of an INTERNAL_SERVER_ERROR: the broker's disk is full, it is stopping, or the proxy cannot reach it."""
+"""Texts in an INTERNAL_SERVER_ERROR if the broker's disk is full, the broker is stopping, or the proxy cannot reach
+it."""
 _CONNECTION: Final = frozenset((
     "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed", "timeout", "forbidden_address", "dns_error",
 ))  # fmt: skip
@@ -32,7 +33,7 @@ _TLS_WORDS: Final = ("handshake", "certificate", "hostname verification")
 
 
 def answer(given: Any) -> Reply:
-    """Reply for the proxy's answer: `given` is the `Status` of a response."""
+    """The reply for the proxy's answer. `given`: the `Status` in a response."""
     code, text = given.code, given.message[:MAX_DETAIL]
     if code == Code.OK:
         return ACCEPTED
@@ -45,7 +46,7 @@ def answer(given: Any) -> Reply:
 
 
 def failure(error: Exception) -> Reply:
-    """Why there is no answer. The messages may have been stored nevertheless."""
+    """The reply if no answer came. The messages may have been stored nevertheless."""
     text = str(error)[:MAX_DETAIL]
     if isinstance(error, AioRpcError):
         return _of_grpc(error)
@@ -57,24 +58,25 @@ def failure(error: Exception) -> Reply:
 
 
 def silent(reply: Reply) -> Reply:
-    """The same, but without blaming a message: the proxy does not answer."""
+    """The same reply, but AWAY if it failed because of the connection: the proxy does not answer, so no message is at
+    fault."""
     return (
         reply._replace(result=Result.AWAY, overloaded=False) if reply.result is Result.FAILED and lost(reply) else reply
     )
 
 
 def lost(reply: Reply) -> bool:
-    """Whether the connection is at fault, so that a new one may help."""
+    """Whether the connection is at fault, so that a new connection may help."""
     return reply.status in _CONNECTION
 
 
 def may_be_passed_over(reply: Reply) -> bool:
-    """Whether the proxy reached a broker that does not work, and may choose another one."""
+    """Whether the proxy chose a broker that does not work, and may choose another one for the next attempt."""
     return reply.status == "INTERNAL_SERVER_ERROR"
 
 
 def _of_grpc(error: AioRpcError) -> Reply:
-    """Reply when the proxy did not answer, or something that is no RocketMQ proxy did."""
+    """The reply if the proxy did not answer, or if the answer did not come from a RocketMQ proxy."""
     code, text = error.code(), (error.details() or "")[:MAX_DETAIL]
     if code is StatusCode.DEADLINE_EXCEEDED:
         return Reply(Result.FAILED, code.name, text or "no answer from the proxy", overloaded=True)

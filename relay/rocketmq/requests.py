@@ -15,7 +15,7 @@ from duemq.relay.rocketmq.mapping import Publication
 
 _MESSAGES: Final = 64
 _BYTES: Final = 1 << 20
-"""A broker limits a request like a single message: to 4 MiB by default."""
+"""Limit for the size of a request. Brokers limit a request as if it were a single message: to 4 MiB by default."""
 _HOST: Final = socket.gethostname()
 
 
@@ -27,7 +27,7 @@ class PendingSend(NamedTuple):
 
 
 class SendQueue:
-    """Messages that wait to be sent, by topic: a request has messages of one topic."""
+    """Messages that wait to be sent, by topic: all messages in a request must have the same topic."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[PendingSend]] = {}
@@ -36,9 +36,10 @@ class SendQueue:
         self._waiting.setdefault(sending.publication.topic, deque()).append(sending)
 
     def next(self) -> list[PendingSend]:
-        """The messages of the next request, without cancelled ones. Empty if none wait.
+        """The messages for the next request, without cancelled ones. Empty if no message waits.
 
-        A message with a group goes alone: for several messages, the proxy does not choose the queue by the group.
+        A message with a group is sent alone: for a request with several messages, the proxy does not choose the queue
+        by the group.
         """
         while self._waiting:
             topic, waiting = next(iter(self._waiting.items()))
@@ -53,14 +54,15 @@ class SendQueue:
                     batch.append(waiting[0])
                 waiting.popleft()
             if waiting:
-                self._waiting[topic] = waiting  # after the other topics
+                self._waiting[topic] = waiting  # at the end, after the other topics
             if batch:
                 return batch
         return []
 
 
 def send_request(publications: Iterable[Publication]) -> SendMessageRequest:
-    """All messages have the same topic. The broker stores all of them, or none."""
+    """The request that sends these messages, which must have the same topic. The broker stores either all of them or
+    none."""
     request, now = SendMessageRequest(), int(time.time())
     for one in publications:
         message = request.messages.add(body=one.body, user_properties=one.properties)

@@ -1,9 +1,10 @@
-"""Kafka assignors that share out a group's partitions by the same functions that share out shards among nodes
+"""Kafka assignors that distribute a group's partitions with the same functions that distribute shards among nodes
 (`duemq.election.allocation`), and report members with different subscriptions.
 
-Each member puts its subscription and its rack into the user data of its membership. The leader compares them, and tells
-every member in the user data of its assignment who differs. That is a warning, not an error: in a rolling deployment
-members differ for a while. Each member still gets only partitions of topics that it subscribes to.
+Each member puts its subscription and its rack into the user data of its membership. The leader compares them, and
+reports the differing members to every member, in the user data of its assignment. A difference causes a warning, not an
+error: in a rolling deployment members differ for a while. Each member still gets only partitions of topics that it
+subscribes to.
 
 All members of a group need the same strategy: Kafka refuses a member that has none in common with the others.
 """
@@ -30,8 +31,8 @@ from duemq.model.errors import Rejected
 
 log = logging.getLogger(__name__)
 
-# Limit for what a leader tells all members about mismatches together, in bytes. Kafka keeps a group's metadata as one
-# record of at most 1 MiB, and refuses the whole group above that.
+# Limit for the total size of a leader's reports on mismatches to all members, in bytes. Kafka stores a group's metadata
+# as one record of at most 1 MiB; if the metadata is larger, it refuses the whole group.
 _TELLING_BYTES = 128 << 10
 _VERSION = 1
 
@@ -41,8 +42,8 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member of a group, as its leader sees it. `tags`: the filter of each topic that it subscribes to; None if the
-    member does not tell."""
+    """A member of a group, as its leader sees it. `tags`: the tag filter for each topic that it subscribes to; None if
+    the member does not report its filters."""
 
     topics: frozenset[str]
     rack: str = ""
@@ -50,16 +51,16 @@ class Seat:
 
 
 OnMismatch = Callable[[Sequence[Mismatch]], None]
-"""Called with each assignment. Empty: all subscriptions are the same. This member's mismatches come first, then as many
-others as fit into the group's metadata."""
+"""Called after each assignment with the mismatches: this member's first, then as many others as fit into the group's
+metadata. Empty: all subscriptions are the same."""
 
 
 def shares(
     strategy: StrategyName, seats: Mapping[str, Seat], partitions: Mapping[str, Iterable[int]]
 ) -> dict[str, list[Partition]]:
-    """Each member's partitions. A partition of a subscribed topic goes to a member that subscribes to the topic.
+    """Each member's partitions. A partition is assigned only to a member that subscribes to its topic.
 
-    The strategy balances the topics that the same members subscribe to.
+    Topics with the same set of subscribers are balanced together.
     """
     subscribed: defaultdict[frozenset[str], list[str]] = defaultdict(list)
     for topic in sorted(partitions):
@@ -75,8 +76,8 @@ def shares(
 
 
 def _in_order(strategy: StrategyName, partitions: Mapping[str, Sequence[int]]) -> list[Partition]:
-    """The partitions by topic; for the strategy `average` by relative position in the topic: else one member could get
-    a whole topic, and another one only its retries."""
+    """The partitions sorted by topic; for the strategy `average`, by relative position in the topic. Otherwise one
+    member could get a whole topic, and another one only its retry topic."""
     places = [
         (Fraction(at, len(numbers)) if strategy is StrategyName.AVERAGE else Fraction(0), topic, number)
         for topic, numbers in partitions.items()
@@ -86,7 +87,7 @@ def _in_order(strategy: StrategyName, partitions: Mapping[str, Sequence[int]]) -
 
 
 def mismatches(seats: Mapping[str, Seat]) -> tuple[Mismatch, ...]:
-    """Differences between members and the majority, among members that tell their subscriptions."""
+    """How members differ from the majority. Members that do not report their tag filters are left out."""
     subscriptions = {name: seat.tags for name, seat in seats.items() if seat.tags is not None}
     differences: list[Mismatch] = []
     for topic in {topic for tags in subscriptions.values() for topic in tags}:
@@ -106,7 +107,7 @@ def assignor(
     """An assignor class for one consumer's `partition_assignment_strategy` (aiokafka requires a class, and passes no
     settings). Its name is `duemq-average` and so on.
 
-    `subscription`: the tag filter of each topic; a topic without a filter takes all tags.
+    `subscription`: the tag filter for each topic; without a filter, all tags of the topic match.
     Raises Rejected `bad_option` or `bad_tags`.
     """
     if strategy not in tuple(StrategyName):
@@ -164,7 +165,7 @@ def _by_topic(places: Iterable[Partition]) -> list[tuple[str, list[int]]]:
 
 
 def _telling(member: str, wrong: Sequence[Mismatch], most: int) -> bytes:
-    """The mismatches to tell a member: its own first, as many as fit into `most` bytes."""
+    """The mismatches to report to a member: its own first, as many as fit into `most` bytes."""
     chosen: list[dict[str, Any]] = []
     room = most
     for mismatch in sorted(wrong, key=lambda each: each.member != member):
@@ -190,7 +191,8 @@ def _pack(**fields: Any) -> bytes:
 
 
 def _unpack(user_data: bytes | None) -> dict[str, Any]:
-    """The document in user data. Empty if it has another version: both versions must work in one group."""
+    """The JSON document in user data. Empty if it has another version: members of different versions must work in the
+    same group."""
     try:
         document = json.loads(user_data or b"{}")
     except ValueError:

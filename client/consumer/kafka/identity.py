@@ -2,8 +2,8 @@
 
 A recreated topic uses the same offsets again. If its log is shorter, a fetch from an old offset fails; if it is already
 longer, every record before that offset would be skipped. So each commit stores the topic's id. The ids are compared
-whenever partitions are assigned, before any of their records is handled or stored, whenever an offset is out of range,
-and every 30 s.
+when partitions are assigned, before any of their records is handled or any position is stored; when an offset is out of
+range; and every 30 s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ASK_S = 10.0
 
 
 class TopicIdentity:
-    """The identity of the topics of one aiokafka consumer in a group."""
+    """Checks the identity of the topics that one aiokafka consumer in a group reads."""
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class TopicIdentity:
         """Ranges done after the group's committed offset, for partitions whose log is still the same."""
 
     async def compare(self) -> bool:
-        """Compare the topics; one call at a time. False if partitions moved during the call, or must be compared again.
+        """Compare the topics' ids with the stored ones. False if partitions moved during the call, or must be compared
+        again. Calls must not overlap.
 
         Raises KafkaError or TimeoutError.
         """

@@ -24,7 +24,8 @@ _JOIN_S: Final = 60.0
 
 
 class KafkaLog:
-    """`bootstrap`: Kafka's. `own_name`: the group's name inside duemq, if different (`model/topics/topic_names.py`)."""
+    """`bootstrap`: addresses of Kafka brokers. `own_name`: the group's name inside duemq, if it differs
+    (`model/topics/topic_names.py`)."""
 
     def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options
@@ -38,7 +39,7 @@ class KafkaLog:
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Mismatch]], None],
     ) -> KafkaMessageSource:
-        """See `ConsumerLog`. Raises Rejected if this Kafka has no duemq, and aiokafka's errors."""
+        """See `ConsumerLog`. Raises Rejected if duemq does not run on this Kafka, and aiokafka's errors."""
         options, names = self._options, sorted(topics)
         sharing = assignor(options.allocation, options.rack, topics, report_mismatches)
         await self._publisher.start(await prepare(self._group, self._bootstrap, options, names))
@@ -49,8 +50,8 @@ class KafkaLog:
         return await self._publisher.send(message, to, error)
 
     async def renew(self, topics: Sequence[str]) -> None:
-        """See `ConsumerLog`. Brokers drop a group's offsets after `offsets.retention.minutes` without a member: this
-        joins one and lets it leave."""
+        """See `ConsumerLog`. Brokers drop a group's offsets after `offsets.retention.minutes` without a member, so this
+        method lets a member join and leave."""
         joined = asyncio.Event()
 
         async def gained(_: object) -> None:

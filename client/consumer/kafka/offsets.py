@@ -1,5 +1,5 @@
-"""A broadcasting member's offsets, in a file: every member has all partitions, and Kafka keeps one position per
-group."""
+"""A broadcasting member's offsets, in a file. Kafka cannot store them: each member reads all partitions, and Kafka
+stores one position per group."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FORMAT = 1
 
 
 class FileOffsets:
-    """All offsets of one member. The file is written whole, under another name, and renamed: after a crash it has the
-    old offsets or the new ones.
+    """All offsets of one member. The file is written as a whole under another name, and then renamed: after a crash it
+    contains either the old offsets or the new ones.
 
     Methods block. They raise DiskFull or StoreFailed, and CorruptStore if the file has another format.
     """
@@ -85,7 +85,7 @@ class FileOffsets:
         return other
 
     def save(self, offsets: Mapping[TopicPartition, int], subscribed: Iterable[str] = ()) -> None:
-        """Store these offsets; durable when it returns."""
+        """Store these offsets. They are durable once this returns."""
         with self._writing:
             self._offsets.update(offsets)
             self.topics = self.topics.union(subscribed, (each.topic for each in offsets))

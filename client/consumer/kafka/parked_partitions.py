@@ -1,7 +1,8 @@
 """Partitions without a position to fetch from: their offset is unknown or out of range.
 
-Finding a position takes several requests to brokers, which may be unreachable, and in a new group it takes the member
-that starts the topic. Until then the partition is parked, that is, paused without a position. All others continue.
+Finding a position takes several requests to brokers, which may be unreachable. In a new group, one member finds the
+positions for a whole topic, and the other members wait for it. Until the position is known, the partition is parked,
+that is, paused without a position. All other partitions continue.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from duemq.client.consumer.kafka.starts import Starts, named
 log = logging.getLogger(__name__)
 
 RECREATED: Final = -1
-"""Used as an offset: the partition's log is not the one that its offsets belong to."""
+"""Used as an offset; means that the partition's log is not the one that the group's offsets belong to."""
 
-_OTHERS_S = 0.5  # while another member starts a topic
+_OTHERS_S = 0.5  # between checks while another member starts a topic
 _NOT_HERE = object()
 
 
 Store = Callable[[Mapping[TopicPartition, int], int], Awaitable[None]]
-"""Make these offsets durable, unless partitions moved since the given turn. Raises KafkaError."""
+"""Make these offsets durable, unless partitions were assigned or revoked since the given turn. Raises KafkaError."""
 
 
 class ParkedPartitions:
@@ -43,31 +44,30 @@ class ParkedPartitions:
         self._turn = 0
         self._some = asyncio.Event()
         self.times: Counter[TopicPartition] = Counter()
-        """How often each partition was parked: records pulled before that no longer count."""
+        """How often each partition was parked. Records pulled before a partition was parked must be dropped."""
 
     @property
     def parked(self) -> dict[TopicPartition, int | None]:
-        """Partitions that are parked now, with the offset that is out of range, or `RECREATED`; None: they have no
-        offset."""
+        """Partitions that are parked now, each with its out-of-range offset, or `RECREATED`; None: it has no offset."""
         return self._parked if self._turn == self._changes.turn else {}
 
     @property
     def unsure(self) -> Collection[TopicPartition]:
-        """Partitions whose position must not be stored: their records may come from a log that no longer exists.
-        During a rebalance, the ones parked before it."""
+        """Partitions whose positions must not be stored: their records may come from a log that no longer exists.
+        During a rebalance, these are the partitions that were parked before it."""
         return self._parked.keys() if self._changes.turn - self._turn <= self._changes.moving else ()
 
     def park(self, partitions: Mapping[TopicPartition, int | None]) -> None:
-        """Park partitions; the argument is as in `parked`. Does nothing during a rebalance: partitions without a
-        position show up again after it."""
+        """Park partitions; the argument has the form of `parked`. Does nothing during a rebalance: after it, fetching
+        fails again for the partitions without a position, and they are parked then."""
         if self._changes.moving:
             return
         if self._turn != self._changes.turn:
             self._parked, self._turn = {}, self._changes.turn
         for partition, offset in partitions.items():
-            with suppress(IllegalStateError):  # it has moved to another member
+            with suppress(IllegalStateError):  # the partition has moved to another member
                 if offset is None:
-                    self._kafka.seek(partition, 0)  # without a position aiokafka requests one again and again
+                    self._kafka.seek(partition, 0)  # without a position, aiokafka would request one again and again
                 self._kafka.pause(partition)
                 self._parked[partition] = offset
                 self.times[partition] += 1
@@ -83,7 +83,7 @@ class ParkedPartitions:
             await self._some.wait()
         turn, parked = self._changes.turn, dict(self.parked)
         searches = [self._find_starts([each for each, offset in parked.items() if offset is None], turn)]
-        if not self._changes.in_doubt.is_set():  # else a commit could be for the wrong topic
+        if not self._changes.in_doubt.is_set():  # otherwise the commit could be for the wrong topic
             lost = [(each, offset) for each, offset in parked.items() if offset is not None]
             searches += [self._restart_lost(each, offset, turn) for each, offset in lost]
         ends = await asyncio.gather(*searches, return_exceptions=True)
@@ -110,7 +110,7 @@ class ParkedPartitions:
         first = (await self._starts.firsts([partition]))[partition]
         last = (await self._starts.lasts([partition]))[partition]
         if first <= offset <= last:
-            first = offset  # a broker was behind for a moment
+            first = offset  # it was out of range only because a replica lagged for a moment
         elif offset != RECREATED and offset < first:
             log.error(
                 "consumer of %s was at offset %d, and the log now starts at %d: records in between are lost",
@@ -127,7 +127,7 @@ class ParkedPartitions:
         self._place({partition: first}, turn)
 
     def _place(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """Continue partitions from these offsets, unless they moved since `turn`."""
+        """Resume partitions from these offsets, unless partitions were assigned or revoked since `turn`."""
         for partition, offset in offsets.items():
             if turn == self._changes.turn and self.parked.pop(partition, _NOT_HERE) is not _NOT_HERE:
                 with suppress(IllegalStateError):

@@ -1,15 +1,16 @@
-"""The metadata of a consumer's committed offset: how far it has pulled, and its subscription.
+"""The metadata of a consumer's committed offset: how far the consumer has pulled, and its subscription.
 
-The committed offset is that of the first message that is not done; together the two tell how many messages are in hand.
-`done` has the ranges done after the committed offset, if they fit.
+The committed offset is that of the first message that is not done. `pull` is the next offset to fetch. The difference
+shows how many messages are in hand. `done` lists the ranges done after the committed offset, if they fit.
 
-`of` is the start of the topic's id. It tells a member that starts later whether the topic was recreated.
+`of` is the start of the topic's id. With it, a member that starts later detects that the topic was recreated.
 
-The metadata repeats the offset. MirrorMaker 2 copies a group with its metadata, but translates only the offset: a
-commit whose offset differs from its metadata is such a copy, and the rest of the metadata is about the other cluster.
+The metadata repeats the committed offset. MirrorMaker 2 copies a group's commits with their metadata, but translates
+only the offset. So a commit whose offset differs from the one in its metadata is such a copy, and the rest of its
+metadata describes the other cluster.
 
-The topics are stored with one partition that each group has: that of its retry topic. They tell a member that starts
-later whether a topic was created, or recreated, after that, or is read by the group for the first time.
+`topics` is stored only with the first partition of the group's retry topic, which each group has. With it, a member
+that starts later detects whether a topic was created or recreated after that commit, or is new to the group.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ MAX_BYTES = 4_096  # a broker's default limit for an offset's metadata (`offset.
 _MAX_TOPICS = 400
 _DONE = " done="
 _AT = "________"
-"""Precedes the offset in the topic list. Members of older versions take it for a topic that they do not have."""
+"""Precedes the offset in the topic list. Members of older versions take it for a topic that they do not read."""
 
 
 def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] = (), commit: int | None = None) -> str:
-    """The metadata of a commit. `pull`: the offset of the next message to fetch. `topic_id`: in hex, if known. Of more
-    than 400 topics, only the first by name are included. `commit`: the committed offset."""
+    """The metadata of a commit. `pull`: the offset of the next message to fetch. `topic_id`: in hex, if known.
+    `topics`: only the first 400 by name are included. `commit`: the committed offset."""
     at = "" if commit is None else _AT + base64.urlsafe_b64encode(commit.to_bytes(6, "big")).decode()
     marks = at + "".join(map(_mark, sorted(topics)[:_MAX_TOPICS]))
     return f"duemq pull={pull}" + (f" of={topic_id[:8]}" if topic_id else "") + (f" topics={marks}" if marks else "")
@@ -68,19 +69,19 @@ def done_in(commit: int, metadata: str | None) -> Ranges:
 
 
 def is_of(metadata: str | None, topic_id: str | None) -> bool:
-    """Whether a commit may be of the topic with this id: False only if both ids are known and differ."""
+    """Whether a commit may belong to the topic with this id: False only if both ids are known and differ."""
     id_prefix = says_of(metadata)
     return id_prefix is None or not topic_id or topic_id.startswith(id_prefix)
 
 
 def says_of(metadata: str | None) -> str | None:
-    """The start of the topic's id in a commit's metadata; None if it has none."""
+    """The start of the topic's id in a commit's metadata; None if the metadata contains no id."""
     match = _PULL.fullmatch(metadata or "")
     return None if match is None else match[2]
 
 
 def topics_in(metadata: Iterable[str | None], among: Iterable[str]) -> frozenset[str]:
-    """Topics of `among` that are listed in the metadata of a commit."""
+    """Those topics in `among` that the metadata of any of the commits lists."""
     marks: set[str] = set()
     for each in metadata:
         match = _PULL.fullmatch(each or "")
@@ -90,5 +91,5 @@ def topics_in(metadata: Iterable[str | None], among: Iterable[str]) -> frozenset
 
 
 def _mark(topic: str) -> str:
-    """Eight characters for a name of up to 249."""
+    """Eight characters that represent a topic's name, which may have up to 249."""
     return base64.urlsafe_b64encode(hashlib.sha256(topic.encode()).digest()[:6]).decode()

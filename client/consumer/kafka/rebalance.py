@@ -10,10 +10,10 @@ from aiokafka.structs import TopicPartition
 
 
 class Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Tells the consumer which partitions it has.
+    """Notifies the consumer which partitions were assigned and revoked.
 
-    aiokafka's `assignment()` and `position()` return the old ones until new ones are known, and Kafka still accepts
-    commits for them: code that uses those has to compare `turn` before and after.
+    During a rebalance, aiokafka's `assignment()` and `position()` return the old values, and Kafka still accepts
+    commits for the old partitions. So code that uses them has to compare `turn` before and after.
     """
 
     def __init__(
@@ -25,13 +25,13 @@ class Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
         self.turn = 0
         """How often partitions were assigned or revoked."""
         self.moving = False
-        """Revoked, and the next assignment is not known yet."""
+        """Partitions were revoked, and the next assignment is not known yet."""
         self.doubts = 0
-        """How often there was a reason to check whether the partitions' logs are the same as before."""
+        """How often `doubt` was called."""
         self.in_doubt = asyncio.Event()
-        """Set until that check is done."""
+        """Set from a call of `doubt` until `confirm` succeeds."""
         self.sure = asyncio.Event()
-        """The opposite."""
+        """The opposite of `in_doubt`."""
         self.sure.set()
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
@@ -44,18 +44,20 @@ class Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._gained(assigned)
 
     def doubt(self) -> None:
-        """The logs may be others of the same names: partitions were just assigned, or offsets do not fit."""
+        """Require a check whether the partitions' logs are the same as before. The topics may have been recreated:
+        partitions were just assigned, or an offset is out of range."""
         self.doubts += 1
         self.sure.clear()
         self.in_doubt.set()
 
     def confirm(self, doubts: int) -> bool:
-        """The partitions were compared for the doubt with this number. Returns False if a newer doubt arose."""
+        """The check is done. `doubts`: the value of the attribute when the check began. Returns False if `doubt` was
+        called again since."""
         if doubts == self.doubts:
             self.in_doubt.clear()
             self.sure.set()
         return self.sure.is_set()
 
     async def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the messages in hand of these partitions: their log no longer exists. The partitions stay assigned."""
+        """Drop the messages in hand from these partitions: their logs no longer exist. The partitions stay assigned."""
         await self._lost(partitions)

@@ -1,8 +1,9 @@
 """Sends messages back through duemq's buffer topic, which any Kafka client may write to (docs/guides/kafka.md).
 
-Each has a name made from the record that the handler had. So a consumer that died between sending a message back and
-committing may send it again: duemq delivers one of the two. No client can use such a name (`model/messages/names.py`).
-The record's time is part of the name, because a recreated topic has the same offsets again.
+Each message sent back has a name, made from the record that the handler got. So if a consumer dies between sending a
+message back and committing, the message may be sent back again: duemq delivers only one of the two. No client can use
+such a name (`model/messages/names.py`). The name includes the record's timestamp, because a recreated topic uses the
+same offsets again.
 
 Messages that duemq cannot accept are written to the dead letters directly, without the parts that are too large.
 """
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _SEND_S = 15.0
 _FIRST_S, _LONGEST_S = 0.1, 10.0  # pauses before a retry
-_REQUEST_BYTES = 64 << 20  # the broker's own limits decide
+_REQUEST_BYTES = 64 << 20  # above any usual limit, so that only the broker's limits apply
 
 TOO_LARGE: Final = "too_large"
 MALFORMED: Final = "malformed"
@@ -53,7 +54,7 @@ _FAILURES = (KafkaError, OSError, AssertionError, StrayCancellation, *_NO_RECORD
 
 
 class _Letter(NamedTuple):
-    """A record to write. `topic`: None for duemq's buffer, in which its headers are a command."""
+    """A record to write. `topic`: None for duemq's buffer topic, where the headers form a command."""
 
     topic: str | None
     key: bytes | None
@@ -72,13 +73,13 @@ class RetryPublisher:
         self._opening = asyncio.Lock()
 
     async def start(self, partitions: int) -> None:
-        """`partitions`: of the buffer topic."""
+        """`partitions`: the number of partitions of the buffer topic."""
         self._partitions = partitions
         await patiently(self.open)
 
     async def send(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
-        """Send a message back, or to the dead letters; to the dead letters in any case if duemq cannot accept it.
-        Returns where it went, once it is durable in the log.
+        """Send a message back or to the dead letters, as `to` demands. If duemq cannot accept the message, it is sent
+        to the dead letters in any case. Returns the actual outcome, once the message is durable in the log.
 
         Retries until it succeeds; after a cancel the outcome is unknown.
         """
@@ -92,8 +93,9 @@ class RetryPublisher:
         return DeadLetter(refused)
 
     async def _send_dead_letter(self, message: Message, reason: str, error: str) -> None:
-        """A dead letter for a message that duemq cannot accept: whole, without the value, or only its place. Written
-        directly, or through duemq if this user must not do that."""
+        """Write a dead letter for a message that duemq cannot accept: the whole message, the message without its value,
+        or only its place. The dead letter is written directly, or through duemq if this user may not write to the
+        topic."""
         record, origin, value = message.record, message.origin, message.value
         null, dead = value is None, self._dead_letters
         nothing = None if null else b""
@@ -116,7 +118,7 @@ class RetryPublisher:
             await asyncio.sleep(_LONGEST_S)
 
     async def _append(self, message: Message, letter: _Letter) -> str | None:
-        """None once the log has it, or the reason why the log never accepts this one."""
+        """Write a record. Returns None once the log has the record, or the reason why the log never accepts it."""
         topic, key, value, headers = letter
         if key is None and value is None:
             value = b""  # aiokafka requires a key or a value; `x-duemq-null` preserves the null
@@ -157,8 +159,8 @@ class RetryPublisher:
         async with self._opening:
             if self._producer is None:
                 settings: dict[str, Any] = {"request_timeout_ms": 6_000, **self._options.kafka_of(AIOKafkaProducer)}
-                # Not idempotent: duemq delivers one message per name, and after one message was refused, an idempotent
-                # producer could no longer send to that partition.
+                # The producer need not be idempotent: duemq delivers one message per name. It must not be: after a
+                # refused message, an idempotent producer could no longer send to that partition.
                 producer = new_producer(
                     bootstrap_servers=self._bootstrap, acks="all", max_request_size=_REQUEST_BYTES, **settings
                 )
@@ -176,7 +178,7 @@ class RetryPublisher:
             await stop(producer)
 
     async def stop(self) -> None:
-        """Takes a few seconds at most, even if brokers are unreachable."""
+        """Stop the producer. Takes a few seconds at most, even if brokers are unreachable."""
         producer, self._producer = self._producer, None
         if producer is not None:
             try:
@@ -187,14 +189,14 @@ class RetryPublisher:
 
 
 def _address(letter: Letter) -> Pairs:
-    """The headers that tell duemq how to deliver it."""
+    """The headers that specify how duemq delivers the letter."""
     name = ("duemq-name", letter.name.encode())
     return [("duemq-topic", letter.topic.encode()), letter.wait.header, name, (RETURN_HEADER, b"1")]
 
 
 def _unfit(letter: _Letter) -> str | None:
-    """Why duemq would take the record for malformed (`model/messages/plain.py`) whatever it contains; None if it would
-    not."""
+    """Why duemq would refuse the record as malformed (`model/messages/plain.py`), whatever its value is; None if it
+    would not."""
     if len(letter.key or b"") >= NO_KEY or len(letter.headers) > MAX_HEADERS:
         return MALFORMED
     try:

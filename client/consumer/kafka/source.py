@@ -1,4 +1,4 @@
-"""Source of messages and store of offsets: a Kafka group, or all partitions and a file."""
+"""A source of messages and a store of offsets: membership in a Kafka group, or all partitions and a file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, 
 
 
 class KafkaMessageSource:
-    """One aiokafka consumer. `first`: topics that start at their first message whatever the options say."""
+    """One aiokafka consumer. `first`: topics that start at their first message, whatever the option `start` is."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class KafkaMessageSource:
             isolation_level="read_committed",
             **settings,
         )
-        # For a missing topic, aiokafka would wait 40 s and then give up on all topics.
+        # If a topic were missing, aiokafka would wait 40 s and then give up on all topics.
         start_without_topics(self.kafka)
         self.starts = Starts(self.kafka, options, first)
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
@@ -103,10 +103,10 @@ class KafkaMessageSource:
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
         self._keeps_back = False  # a pull holds records that it has not returned yet
         self._metadata_bytes = MAX_BYTES
-        self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # turn, and the mark's last value
+        self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # the mark's last commit, with its turn
 
     async def start(self) -> None:
-        """Start fetching. Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
+        """Start to fetch. Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
         if self._file is not None:
             await asyncio.to_thread(self._file.lock)
         overview = await survey(self._group, self._bootstrap, self._options, self._topics)
@@ -131,9 +131,9 @@ class KafkaMessageSource:
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
-        """Fetch up to `most` records. Returns none this time if an offset is missing or points to a removed record.
+        """Fetch up to `most` records. Returns no records this time if an offset is missing or out of range.
 
-        Records of newly assigned partitions are held back until their logs are identified.
+        Waits until the logs of newly assigned partitions are identified before it returns any records.
         """
         parked = self.parking.times.copy()
         try:
@@ -165,8 +165,8 @@ class KafkaMessageSource:
         return {}
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Pull no records of these partitions, and records of all others again. Records already fetched are kept:
-        pausing the partitions in aiokafka would drop them."""
+        """Pull no records from these partitions, and resume all others. Records already fetched are kept: pausing the
+        partitions in aiokafka would drop them."""
         self._held_partitions = frozenset(partitions)
 
     def rewind(self, partition: TopicPartition, offset: int) -> bool:
@@ -176,7 +176,7 @@ class KafkaMessageSource:
         return True
 
     async def idle(self) -> None:
-        """Send a sign of life without fetching: a member that is silent for minutes is removed from its group."""
+        """Poll without fetching: a member that does not poll for minutes is removed from its group."""
         partitions = self.kafka.assignment() - self.kafka.paused()
         self.kafka.pause(*partitions)
         try:
@@ -189,8 +189,9 @@ class KafkaMessageSource:
         return frozenset() if self.changes.moving else frozenset(self.kafka.assignment())
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Where the next fetch starts, past transaction markers. None if it or its log is unknown at present, or if the
-        partition is not this member's or was away in between."""
+        """The offset at which the next fetch starts, past transaction markers. None if the offset or the partition's
+        log is unknown at present, or if the partition does not belong to this member or was reassigned during the
+        call."""
         turn = self.changes.turn
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_ASK_S):
@@ -201,21 +202,21 @@ class KafkaMessageSource:
         return None
 
     def end(self, partition: TopicPartition) -> int | None:
-        """As of the partition's last fetch."""
+        """The offset after the last record, as of the partition's last fetch."""
         end: int | None = self.kafka.highwater(partition) if partition in self.partitions() else None
         return end
 
     def done(self, partition: TopicPartition) -> Ranges:
-        """Ranges done after the committed offset. A broadcasting member does not store them."""
+        """The ranges that are done after the committed offset. A broadcasting member does not store them."""
         return self.identity.done.get(partition, ())
 
     def log_id(self, topic: str) -> str:
-        """The topic's id, if the brokers have ids."""
+        """The topic's id; empty if the brokers have no topic ids."""
         return self.starts.ids.get(topic, "")
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
-        """Store these positions. Returns the partitions whose positions are durable now: none if they moved to another
-        member or Kafka is unreachable; those whose log is in doubt are left out."""
+        """Store these positions. Returns the partitions whose positions are durable now: none if the partitions moved
+        to another member or Kafka is unreachable. Parked partitions whose log may be another one are left out."""
         sure = {each: place for each, place in places.items() if each not in self.parking.unsure}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}
@@ -225,8 +226,8 @@ class KafkaMessageSource:
             return await self._commit(sure)
 
     async def _commit(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
-        """Commit as `save` does. Includes the mark if the group's known topics have changed since it was last
-        stored."""
+        """Commit these positions; returns as `save` does. Also commits the mark (`Starts.mark`) if the group's known
+        topics have changed since its last commit."""
         if not self.changes.sure.is_set():
             return ()
         turn, known_topics, mark, ids = self.changes.turn, self._known_topics(), self.starts.mark, self.starts.ids
@@ -304,7 +305,8 @@ class KafkaMessageSource:
     # --- new topics ------------------------------------------------------------------------------------------------
 
     async def check_often(self) -> None:
-        """aiokafka itself checks every `metadata_max_age_ms`, which is too late for a topic that was just created."""
+        """Check for new partitions until cancelled. aiokafka itself checks only every `metadata_max_age_ms`, which is
+        too late for a topic that was just created."""
         looks = 0
 
         async def turn() -> float:
@@ -322,7 +324,7 @@ class KafkaMessageSource:
         await Loop("look for partitions", turn, self._group, expected=_PASSING, delay_s=_LOOK_SOON_S[0], **pace).run()
 
     async def compare_often(self) -> None:
-        """Identify the partitions' logs whenever they are in doubt. Until that succeeds no position is stored."""
+        """Identify the partitions' logs whenever they are in doubt. Until that succeeds, no position is stored."""
 
         async def turn() -> float:
             await self.changes.in_doubt.wait()
@@ -357,7 +359,8 @@ class KafkaMessageSource:
         return frozenset(topic for topic in self._topics if self.kafka.partitions_for_topic(topic) is None)
 
     async def _assign_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
-        """Take all existing partitions, when broadcasting. Returns the missing topics. One call at a time."""
+        """When broadcasting: assign all existing partitions to this member. Returns the missing topics. Calls must not
+        overlap."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
         ids = await topic_ids(client_of(self.kafka), self._topics)
@@ -385,7 +388,7 @@ class KafkaMessageSource:
         return frozenset(self._topics).difference(each.topic for each in partitions)
 
     def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Assign all at once, so that a pull in between finds a position for each."""
+        """Assign old and new partitions in one step, so that a concurrent pull finds a position for each."""
         places = dict(starts)
         if (subscription := subscription_of(self.kafka)) is not None:
             present = subscription.assignment

@@ -2,9 +2,9 @@
 
 `ConsumerOptions.start` is meant for partitions that existed when the group started. Later ones are read from their
 first record: a partition added to a topic, a topic created after the group subscribed to it, and a topic that was
-deleted and recreated. To tell them apart, a group starts all partitions of a topic at once: the member with the first
-partition commits the starting offsets of all in one request. So the group has an offset in every partition that existed
-then, and a partition without one, next to others that have one, is new.
+deleted and recreated. To distinguish them, a group starts all partitions of a topic at once: the member with the first
+partition commits the starting offsets of all partitions in one request. So the group has an offset for every partition
+that existed then. If a partition has no offset but others of its topic do, it is new.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ class Starts:
     """The starting offsets of one aiokafka consumer. `first`: topics that start at their first record despite the
     options.
 
-
     Methods raise KafkaError or TimeoutError if brokers are unreachable.
     """
 
     def __init__(self, kafka: AIOKafkaConsumer, options: ConsumerOptions, first: Collection[str]) -> None:
         self._kafka, self._start, self._first = kafka, options.start, frozenset(first)
         self.known_topics: set[str] = set()
-        """Topics the group already knew, existing or not: their partitions without an offset are new."""
+        """Topics that the group has subscribed to before, whether they exist or not. Partitions of these topics that
+        have no offset are new."""
         self.ids: dict[str, str] = {}
-        """Ids of topics, as last read."""
+        """Topic ids, as last read from the brokers."""
 
     @property
     def mark(self) -> TopicPartition | None:
-        """The partition whose commits tell `known_topics` to members that start later."""
+        """The partition whose commits contain `known_topics`, for members that start later."""
         return TopicPartition(min(self._first), 0) if self._first else None
 
     async def of_group(
         self, topic: str, partitions: Collection[TopicPartition], still: Callable[[], bool]
     ) -> dict[TopicPartition, int]:
-        """Where these partitions of one topic continue or start. Partitions missing in the answer are left to the
-        member that starts the topic.
+        """Offsets at which these partitions of one topic continue or start. Partitions missing from the result are left
+        to the member that starts the topic.
 
-        `still`: whether the partitions have stayed this member's since the call.
+        `still`: returns whether this member has kept the partitions since the call.
         """
         numbers = self._kafka.partitions_for_topic(topic) or set()
         every = sorted({*partitions, *(TopicPartition(topic, number) for number in numbers)})
@@ -93,10 +93,11 @@ class Starts:
             return offsets
 
     async def by_options(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offsets by the option `start`, for partitions that existed when the group started."""
+        """Offsets chosen by the option `start`, for partitions that existed when the group started."""
         if self._start == "first":
             return await self.firsts(partitions)
-        lasts = await self.lasts(partitions)  # before the times are looked up, so that records written in between count
+        # Before the times are looked up, so that no record written in between is skipped.
+        lasts = await self.lasts(partitions)
         if self._start == "last":
             return lasts
         since = to_ms(self._start) if isinstance(self._start, datetime) else int(self._start)
@@ -105,7 +106,7 @@ class Starts:
         return {each: last if offsets[each] is None else offsets[each].offset for each, last in lasts.items()}
 
     async def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets for them."""
+        """The group's committed offsets for these partitions, and for the mark."""
         query = [*partitions, *([self.mark] if self.mark else [])]
         async with asyncio.timeout(_ASK_S):
             commits: Mapping[TopicPartition, OffsetAndMetadata] = await committed_offsets(self._kafka, query)
@@ -114,8 +115,9 @@ class Starts:
         return {each: place for each, place in commits.items() if place.offset >= 0}
 
     async def commit(self, begins: Mapping[TopicPartition, int], still: Callable[[], bool]) -> None:
-        """Commit where partitions start, including those of other members, which wait for it. Not by aiokafka's
-        `commit`, which retries after a rebalance, when those members may have moved on."""
+        """Commit the offsets at which partitions start, including other members' partitions: those members wait for
+        the commit. Does not use aiokafka's `commit`, which would retry after a rebalance and might overwrite newer
+        offsets of those members."""
         if unknown := {each.topic for each in begins} - self.ids.keys():
             async with asyncio.timeout(_ASK_S):
                 self.ids |= await topic_ids(client_of(self._kafka), unknown)
@@ -129,7 +131,8 @@ class Starts:
 async def commit_once(
     kafka: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], still: Callable[[], bool]
 ) -> None:
-    """Commit in one request, as the current member while `still` holds. Raises KafkaError or TimeoutError."""
+    """Commit in one request, as the group's current member, if `still` returns True. Raises KafkaError or
+    TimeoutError."""
 
     def check() -> None:
         if not still():

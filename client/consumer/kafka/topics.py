@@ -1,4 +1,5 @@
-"""The topics that a group needs: creates those for its retries, requires duemq's, and looks for its own."""
+"""The topics that a group needs: creates its retry and dead letter topics, requires duemq's buffer topic, and checks
+the topics that the group subscribes to."""
 
 from __future__ import annotations
 
@@ -27,16 +28,17 @@ log = logging.getLogger(__name__)
 
 _AS_THE_BROKER_LIKES = -1
 _LIMIT = "max.message.bytes"
-_HEADERS_BYTES = 64 << 10  # a message may grow by this: these topics must take what the buffer took
-_AGAIN_S = (0.1, 0.3, 1.0, 3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 5.0)  # a new cluster takes a while to get a coordinator
+_HEADERS_BYTES = 64 << 10  # a message may grow by this: these topics must accept each message that the buffer accepted
+_AGAIN_S = (0.1, 0.3, 1.0, 3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 5.0)  # a new cluster takes a while to start a coordinator
 _PASSES = (errors.NotControllerError, errors.RequestTimedOutError)
 
 T = TypeVar("T")
 
 
 class GroupTopics(NamedTuple):
-    """What a starting member finds. `missing`: topics that do not exist. `known_topics`: those the group already knew,
-    because it has an offset in them or subscribed to them: their partitions without an offset are new."""
+    """The state of the topics when a member starts. `missing`: topics that do not exist. `known_topics`: topics in
+    which the group has an offset, to which it subscribed before, or that are missing. Partitions of these topics that
+    have no offset are new."""
 
     missing: frozenset[str]
     known_topics: frozenset[str]
@@ -46,8 +48,8 @@ async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: 
     """Create missing topics. Returns the number of partitions of duemq's buffer topic. Idempotent. Existing topics stay
     as they are, except for a message size limit below the buffer's.
 
-    Raises Rejected `unknown_topic` if this Kafka has no duemq, `not_authorized` if this user may not see a topic or not
-    create a missing one, `bad_topic`; and Unavailable if the topics cannot be created now.
+    Raises Rejected `unknown_topic` if duemq does not run on this Kafka, `not_authorized` if this user may not see a
+    topic or may not create a missing one, and `bad_topic`. Raises Unavailable if the topics cannot be created now.
     """
     buffer, retry, dead = options.buffer_topic, retry_topic(group), dead_letter_topic(group)
     async with _admin(bootstrap, options) as admin:
@@ -104,9 +106,9 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
             if not error.retriable:
                 raise
             log.warning("consumer cannot start yet, and tries again: %r", error, extra={"action": "start"})
-        except AttributeError:  # aiokafka's, if no broker is the controller
+        except AttributeError:  # from aiokafka, if no broker is the controller
             pass
-        except TimeoutError as error:  # aiokafka's, for an unreachable broker: it has waited long enough
+        except TimeoutError as error:  # from aiokafka, if a broker is unreachable: that was a long wait already
             raise errors.RequestTimedOutError("no broker answers") from error
         await asyncio.sleep(pause_s)
     try:
@@ -118,7 +120,8 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 async def _describe(
     admin: AIOKafkaAdminClient, topics: Collection[str] | Iterable[str], may_be_hidden: Collection[str] = ()
 ) -> dict[str, int]:
-    """Number of partitions by topic; 0 if a topic does not exist. Hidden topics of `may_be_hidden` are left out."""
+    """Number of partitions by topic; 0 if a topic does not exist. Topics in `may_be_hidden` that this user may not see
+    are left out."""
     names = sorted(set(topics))
     request = MetadataRequest(names, allow_auto_topic_creation=False)  # a misspelled topic must not be created
     answer = await patiently(lambda: admin._send_request(request))
@@ -136,7 +139,7 @@ async def _describe(
 
 
 async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str, int]:
-    """The largest message of each topic, bytes. Topics that this user may not read the settings of are left out."""
+    """The message size limit of each topic, in bytes. Topics whose settings this user may not read are left out."""
     queries = [ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: ""}) for topic in topics]
     answers = await patiently(lambda: admin.describe_configs(queries))
     return {
@@ -150,8 +153,8 @@ async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str
 
 
 async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: int | None) -> None:
-    """Create topics. `topics`: with their number of partitions. `limit`: largest message, bytes; None = the broker's
-    default."""
+    """Create topics. `topics`: the number of partitions for each. `limit`: the message size limit in bytes; None = the
+    broker's default."""
     if not topics:
         return
     settings = {} if limit is None else {_LIMIT: str(limit)}
@@ -183,7 +186,8 @@ async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: in
 
 
 async def _raise_limit(admin: AIOKafkaAdminClient, topic: str, current_limit: int, limit: int) -> None:
-    """Raise a topic's limit: else larger messages could neither be retried nor become dead letters of the group."""
+    """Raise a topic's message size limit: otherwise larger messages could neither be retried nor become dead letters of
+    the group."""
     why: object
     try:
         answer = await admin._send_request(IncrementalAlterConfigsRequest({topic: {_LIMIT: str(limit)}}))

@@ -1,9 +1,9 @@
 """Headers of retried messages and dead letters; their names begin with `x-duemq-`.
 
-They contain the first topic, partition, offset and id; the number of retries; the reason of the last return; and when
-and why each attempt failed. The user's own headers are kept unchanged. duemq's own (`duemq-…`) are dropped: it adds new
-ones to the record. A record may come from any producer: invalid UTF-8 is read with U+FFFD, and null as if the header
-were missing.
+They contain the first topic, partition, offset and id; the number of retries; the reason for the last return; and when
+and why each attempt failed. The user's own headers are kept unchanged. duemq's own headers (`duemq-…`) are dropped:
+duemq adds new ones to the record. A record may come from any producer, so the parser is tolerant: U+FFFD replaces
+invalid UTF-8, and a header whose value is null is treated as missing.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ RETRIED: Final = "x-duemq-retried"
 REASON: Final = "x-duemq-reason"
 ERROR: Final = "x-duemq-error"
 DUE: Final = "x-duemq-due"
-"""When its first delivery was due, epoch ms."""
+"""When the first delivery was due, epoch ms."""
 NULL: Final = "x-duemq-null"
-"""The value was null. A node of version 0.1.0 turns it into an empty value; this header preserves the fact."""
+"""Present if the value was null. A node of version 0.1.0 replaces null by an empty value; this header preserves the
+fact."""
 ATTEMPTS: Final = "x-duemq-attempts"
 """The failed attempts as JSON: the first, and the latest of the others. See `HandlingFailure`."""
 SIZE: Final = "x-duemq-size"
 """Size in bytes of a value that was too large for the dead letter."""
 INSTANCE: Final = "x-duemq-instance"
-"""The instance of the group that sent it back. See `ConsumerOptions.instance`."""
+"""The instance of the group that sent the message back. See `ConsumerOptions.instance`."""
 _OURS = frozenset(
     (TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, DUE, NULL, SIZE, ATTEMPTS, INSTANCE, RETURN_HEADER)
 )
@@ -46,13 +47,13 @@ _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
 _EPOCH_MS: Final = re.compile(rb"[0-9]{1,15}")
 _ERROR_BYTES, _HEADER_BYTES = 1_000, 32
-_MAX_ATTEMPTS, _ATTEMPT_CHARACTERS = 20, 200  # kept per message; kept of each error
+_MAX_ATTEMPTS, _ATTEMPT_CHARACTERS = 20, 200  # attempts stored per message; characters stored per error
 ERRORS: Final = ("text", "class")
 """How much of an error the headers and the log contain: its text, or only its class."""
 
 
 class HandlingFailure(NamedTuple):
-    """A failed attempt, at epoch ms. `error`: the start of the reported error."""
+    """A failed attempt. `at`: its time, epoch ms. `error`: the start of the reported error text."""
 
     at: int
     error: str
@@ -60,7 +61,7 @@ class HandlingFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetryOrigin:
-    """A message's first place, its number of retries, its failed attempts, when the first delivery was due (epoch ms;
+    """A message's first place, its number of retries, its failed attempts, when its first delivery was due (epoch ms;
     None if duemq did not deliver it), and the instance of the group that sent it back."""
 
     topic: str
@@ -73,7 +74,7 @@ class RetryOrigin:
     instance: str = ""
 
     def failed(self, at: int, error: str) -> RetryOrigin:
-        """The origin after another failed attempt, at epoch ms."""
+        """The origin after another failed attempt. `at`: the time of the attempt, epoch ms."""
         attempt = HandlingFailure(at, error[:_ATTEMPT_CHARACTERS].encode(errors="replace").decode())
         first, others = self.attempts[:1], self.attempts[1:][2 - _MAX_ATTEMPTS :]
         return replace(self, attempts=(*first, *others, attempt))
@@ -103,7 +104,7 @@ def epoch_ms(value: bytes | None) -> int | None:
 
 
 def _attempts_in(value: bytes | None) -> tuple[HandlingFailure, ...]:
-    """The attempts in a header; empty if the header has another writer."""
+    """The attempts in a header; empty if the header is not in this module's format."""
     try:
         pairs = orjson.loads(value or b"[]")
         return tuple(HandlingFailure(int(at), str(error)[:_ATTEMPT_CHARACTERS]) for at, error in pairs[:_MAX_ATTEMPTS])
@@ -112,7 +113,8 @@ def _attempts_in(value: bytes | None) -> tuple[HandlingFailure, ...]:
 
 
 def returned(headers: Headers, origin: RetryOrigin, reason: str, error: str, null: bool = False) -> list[Header]:
-    """The headers of a message that is sent back or to the dead letters, without those for the time."""
+    """The headers of a message that is sent back or to the dead letters, without the headers that address the letter
+    and set its delay."""
     pairs: list[Header] = [
         (TOPIC, origin.topic.encode()), (PARTITION, b"%d" % origin.partition), (OFFSET, b"%d" % origin.offset),
         (ID, origin.id.encode()), (RETRIED, b"%d" % origin.retried), (REASON, reason.encode(errors="replace")),
@@ -142,24 +144,24 @@ def share_group_headers(origin: RetryOrigin, group: str, error: str) -> list[Hea
 
 
 def header_bytes(headers: Headers) -> int:
-    """Bytes of one header, on average."""
+    """The average size of a header in bytes; a guess if there are no headers."""
     sizes = [len(name) + len(value or b"") for name, value in headers]
     return sum(sizes) // len(sizes) if sizes else _HEADER_BYTES
 
 
 def error_text(error: BaseException, tell: str) -> str:
-    """The reported text of an error. `tell`: one of `ERRORS`. Never raises, even if the error's own text does."""
+    """The reported text of an error. `tell`: one of `ERRORS`. Never raises, even if the error's `__str__` does."""
     name = type(error).__qualname__
     if tell == "class":
         return name
     try:
         return str(error) or repr(error)
-    except Exception:  # a bug in the error's class
+    except Exception:  # caused by a bug in the error's class
         return f"{name}, whose text is not readable"
 
 
 def labels_in(headers: Headers) -> bytes | None:
-    """The labels a message was scheduled with, also after a retry."""
+    """The labels that a message was scheduled with, also after a retry."""
     return next((value for name, value in headers if name in ("duemq-labels", LABELS) and value is not None), None)
 
 

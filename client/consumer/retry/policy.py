@@ -1,4 +1,4 @@
-"""Decides when a message whose handler failed comes back, and when it is dead. Pure.
+"""Decides when a message whose handler failed comes back, or that it becomes a dead letter. Pure.
 
 The default is RocketMQ's rule: after n retries a message comes back at delay level 3 + n (10 s, 30 s, 1 m ... 2 h), and
 after 16 retries it goes to the dead letters.
@@ -16,23 +16,24 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import CLASSIC_LEVELS, FIRST_MS, LAST_MS, parse_duration, parse_instant, parse_levels
 
 LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
-"""The delays of levels 1 to 18, ms. They are the same everywhere, for a retry is a plain record
+"""The delays of levels 1 to 18, ms. They are not configurable here, because a retry is a plain record
 (docs/guides/kafka.md)."""
 RETRIES: Final = 16
 """How often a message comes back before it goes to the dead letters."""
 _FIRST_LEVEL = 3
 _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
-_MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
+_MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: so that it is due before 10000 AD
 _MIN_MS: Final = {"level": 0, "after": 0, "at": FIRST_MS}
 _LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
-_PAUSE_GROWTH = 1.5  # an outage of t seconds is noticed to be over after at most t/2 more, and a try costs little
+_PAUSE_GROWTH = 1.5  # the end of an outage of t seconds is detected within about t/2 seconds, and a retry is cheap
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The wait until a message comes back: a level, ms from when the log has it, or an instant (epoch ms).
+    """The wait until a message comes back. `kind` and `value`: a delay level; ms after the log has accepted the retry;
+    or an instant (epoch ms).
 
-    `counts`: whether it uses up one of the policy's retries; it does not affect the time.
+    `counts`: whether the retry uses up one of the policy's retries; it does not affect the time.
     """
 
     kind: Literal["level", "after", "at"]
@@ -45,7 +46,7 @@ class Wait:
         return _HEADER[self.kind], b"%d" % self.value
 
     def ms(self, now: int) -> int:
-        """How long the wait is from `now` (epoch ms) on."""
+        """How long the wait lasts, in ms, if it begins at `now` (epoch ms)."""
         if self.kind == "level":
             return LEVELS_MS[min(self.value, len(LEVELS_MS)) - 1] if self.value > 0 else 0
         return max(self.value - now, 0) if self.kind == "at" else self.value
@@ -53,19 +54,20 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """The message does not come back. `reason`: `retries` (all used), `rejected` (by the handler), `in_doubt`,
-    `no_handler`, and `too_large` or `malformed` for a message that cannot go back through duemq."""
+    """The message does not come back. `reason`: `retries` (all are used up), `rejected` (by the handler), `in_doubt`,
+    `no_handler`, and `too_large` or `malformed` for a message that duemq cannot accept."""
 
     reason: str
 
 
 class RetryLater(Exception):
-    """Raised by a handler: not now. Give one of `delay`, `level` and `at`, or none to follow the policy.
+    """Raised by a handler to have the message retried later. Pass one of `delay`, `level` and `at`, or none to follow
+    the policy.
 
-    `delay`: a timedelta, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1 to 18,
-    higher means 18, below 0 means the dead letters. Zero and a past time leave the wait to the policy: they come from
-    another system that was asked when to retry. It counts as a retry, unless a subclass says that the message itself
-    has not failed (`counts`).
+    `delay`: a timedelta, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1 to 18;
+    a higher level means 18, and one below 0 the dead letters. If the level or delay is zero or the time has passed, the
+    policy decides: such values come from another system that was asked when to retry. The retry counts towards the
+    policy's limit, unless a subclass sets `counts` to False because the message itself has not failed.
     """
 
     counts = True
@@ -92,16 +94,18 @@ class RetryLater(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this message can never be handled. It becomes a dead letter at once, with this reason."""
+    """Raised by a handler if the message can never be handled. It becomes a dead letter at once, with this reason."""
 
     reason = "rejected"
 
 
 class Pause(Exception):
-    """Raised by a handler: something that all handlers need is unreachable, such as a database or an idempotency store.
+    """Raised by a handler if something that all handlers need is unreachable, such as a database or an idempotency
+    store.
 
-    The message stays in hand and is retried here; that does not count as a retry. Until then the consumer starts and
-    pulls no other message. `after_s`: when it is retried (s), growing each time up to a minute.
+    The message stays in hand and is retried in this process; that does not count as a retry. Until then the consumer
+    neither starts nor pulls another message. `after_s`: the wait (s) before it is retried; it grows with each pause of
+    the same message, up to a minute.
     """
 
     def __init__(self, reason: str = "", *, after_s: float = 1.0) -> None:
@@ -112,20 +116,20 @@ class Pause(Exception):
 def pause_s(error: Pause, before: float | None) -> float:
     """How long the consumer pauses (s). `before`: the last pause, if this message keeps pausing."""
     wait_s = error.after_s
-    if not isinstance(wait_s, int | float) or not 0 < wait_s:  # NaN, too
+    if not isinstance(wait_s, int | float) or not 0 < wait_s:  # also true for NaN
         wait_s = _PAUSE_S
     return min(wait_s if before is None else max(wait_s, _PAUSE_GROWTH * before), _LONGEST_PAUSE_S)
 
 
 class Policy(Protocol):
-    """How long a message waits that had `retried` retries before; None if it has used them up."""
+    """Decides how long a message waits that was retried `retried` times before; None if its retries are used up."""
 
     def wait(self, retried: int) -> Wait | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Level `first` + the number of earlier retries, at most 18."""
+    """Waits for delay level `first` plus the number of earlier retries, at most level 18."""
 
     first: int = _FIRST_LEVEL
     retries: int = RETRIES
@@ -141,7 +145,8 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`first`, then each time `factor` times as long, at most `most` (timedelta, or text such as "2h")."""
+    """The first wait is `first`; each further one is `factor` times as long, at most `most`. Both are timedeltas, or
+    text such as "2h"."""
 
     first: timedelta | str = "1s"
     factor: float = 2.0
@@ -169,7 +174,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """These waits, one after another (timedelta, or text such as "90s"); then the retries are used up."""
+    """These waits, one after another (timedeltas, or text such as "90s"); then the retries are used up."""
 
     delays: Sequence[timedelta | str]
 
@@ -182,10 +187,10 @@ class Delays:
 
 
 def decide(error: BaseException, policy: Policy, retried: int, now: int = 0) -> Wait | DeadLetter:
-    """When a message comes back after its handler raised this error, or that it is dead. `retried`: its number of
-    earlier retries. `now`: epoch ms.
+    """When a message comes back after its handler raised this error, or that it becomes a dead letter. `retried`: the
+    number of its earlier retries. `now`: epoch ms.
 
-    Raises what the policy raises, and Rejected `bad_policy` if it returns an invalid wait.
+    Raises the policy's errors, and Rejected `bad_policy` if the policy returns an invalid wait.
     """
     if isinstance(error, Reject):
         return DeadLetter(str(error.reason))

@@ -1,7 +1,7 @@
-"""Messages that wait while the consumer pauses because something all handlers need is unreachable (`Pause`).
+"""Messages that wait while the consumer pauses because something that all handlers need is unreachable (`Pause`).
 
-a handler raises Pause -> nothing starts -> after a while one message is retried -> it pauses: half as long again
-                                                                              -> it ends: all continue
+a handler raises Pause -> no message starts -> after a wait, one is retried -> it raises Pause: wait half as long again
+                                                                          -> it ends otherwise: all messages continue
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from duemq.client.consumer.work.work import Work
 
 
 class Pauses:
-    """The messages that wait while a consumer pauses. `begin` starts these messages, in this order, before all others;
-    when the pause has ended, `on` is False."""
+    """The messages that wait while a consumer pauses. `begin`: called to start messages in the given order, before all
+    others. At the end of the pause, `on` is already False when it is called."""
 
     def __init__(self, begin: Callable[[list[Work]], None]) -> None:
         self._begin = begin
@@ -29,7 +29,8 @@ class Pauses:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, work: Work, error: Pause, waiting: deque[Work]) -> float | None:
-        """The handler of this message asked for a pause. Takes over the messages that wait for a worker.
+        """The handler of this message asked for a pause. `waiting`: messages that wait for a worker; they are moved out
+        of it, to wait here.
 
         Returns the time until a message is retried (s), or None if the consumer is pausing already.
         """
@@ -37,7 +38,7 @@ class Pauses:
             self._paused.append(work)
             return None
         self.on = True
-        self._paused.appendleft(work)  # it was first, and is retried
+        self._paused.appendleft(work)  # the first message that asked for the pause is the one that is retried
         self._backlog.extendleft(reversed(waiting))
         waiting.clear()
         self._wait_s = pause_s(error, self._wait_s if work is self.tried else None)
@@ -75,7 +76,7 @@ class Pauses:
         self._begin(works)
 
     def release(self) -> list[Work]:
-        """Drop the messages of partitions that have moved to another member."""
+        """Drop the messages of partitions that have moved to another member, and return them."""
         foreign_works = [work for work in (*self._paused, *self._backlog) if work.tracker.closed]
         if foreign_works:
             self._paused = deque(work for work in self._paused if not work.tracker.closed)
@@ -83,6 +84,6 @@ class Pauses:
         return foreign_works
 
     def close(self) -> None:
-        """Retry no more messages."""
+        """Cancel the timer: no message is retried any more."""
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,7 @@
-"""The port between a consumer and what handles its messages.
+"""The port between a consumer and the pool that handles its messages.
 
-Plugs: `worker_pool.py` runs handlers; `relay/groups/lease_pool.py` leases messages to callers of the HTTP API.
+Implementations: `worker_pool.py` runs handlers; `relay/groups/lease_pool.py` leases messages to callers of the HTTP
+API.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from duemq.client.consumer.work.work import Work
 
 
 class Owner(Protocol):
-    """Is told how messages ended."""
+    """Is notified of the result of each message."""
 
     def done(self, work: Work) -> None:
         """The handler of a message has finished it."""
@@ -26,7 +27,7 @@ class Owner(Protocol):
         ...
 
     def released(self, work: Work) -> None:
-        """A message was not started, or was given up by a stop: another member will get it."""
+        """A message was not started, or its handler was cancelled by a stop: another member will get it."""
         ...
 
     def set_aside(self, work: Work) -> None:
@@ -47,11 +48,11 @@ class Owner(Protocol):
 
 
 class Pool(Protocol):
-    """Handles messages and tells the owner how each ended."""
+    """Handles messages, and reports the result of each to the owner."""
 
     @property
     def paused(self) -> bool:
-        """No message is pulled now."""
+        """Whether no messages are pulled for the pool at present."""
         ...
 
     async def run(self) -> None:
@@ -63,7 +64,7 @@ class Pool(Protocol):
         ...
 
     def saved(self) -> None:
-        """Positions were stored: see `OffsetTracker.stored`."""
+        """Positions were stored; see `OffsetTracker.stored`."""
         ...
 
     def is_free(self, key: Hashable) -> bool:
@@ -71,11 +72,12 @@ class Pool(Protocol):
         ...
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
-        """Set aside messages of these keys that have not started: earlier ones are read again first."""
+        """Set aside messages with these keys that have not started: earlier messages must be read again and handled
+        first."""
         ...
 
     def release(self, trackers: Iterable[OffsetTracker]) -> None:
-        """Drop the messages of these partitions that have not started."""
+        """Drop the messages of these partitions that are not being handled yet."""
         ...
 
     async def finish(self, trackers: Iterable[OffsetTracker], within_s: float) -> bool:

@@ -1,8 +1,8 @@
 """How many messages may be pulled next, and from which partitions.
 
-Messages in hand are limited for the whole consumer. If failed messages are retried in place, messages of a partition
-may stay in hand for hours. Then half of the room is first come, first served, and the other half is shared out: a stuck
-partition cannot take the room reserved for the others.
+The number of messages in hand is limited for the whole consumer. If failed messages are retried in place, a partition's
+messages may stay in hand for hours. In that case, half of the room is first come, first served, and the other half is
+divided evenly among the partitions: a partition with many failed messages cannot use the room reserved for the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Partition = TypeVar("Partition")
 _MAX = 1_000  # messages pulled at once
 _FIRST_BYTES = 16 << 10
 _ENOUGH = 3 / 4  # pull again when less than this share of the limit is in hand
-_LITTLE = 8  # the common half counts as full when less than 1/8 is left: else messages come one by one
+# The common half counts as full when less than 1/8 of it is left: otherwise messages would be pulled one by one.
+_LITTLE = 8
 
 
 class Room:
@@ -27,11 +28,12 @@ class Room:
     def __init__(self, options: ConsumerOptions, in_place: bool) -> None:
         self._most, self._most_bytes, self._in_place = options.max_in_hand, options.max_in_hand_bytes, in_place
         self.messages = self.bytes = 0
-        """Messages in hand. If `full` is set, call `recheck` after removing any."""
+        """Number of messages in hand, and their total size. If `full` is set, call `recheck` after subtracting from
+        them."""
         self.full = False
-        """The consumer waits for room."""
+        """Whether the consumer is waiting for room."""
         self._each_bytes = _FIRST_BYTES  # average size of the latest messages
-        self._enough = 0  # with fewer in hand, more are pulled
+        self._enough = 0  # more messages are pulled once at most this number is in hand
         self.there = asyncio.Event()
 
     def add(self, count: int, size: int) -> None:
@@ -50,8 +52,8 @@ class Room:
     def admitted(
         self, trackers: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
     ) -> tuple[int, frozenset[Partition]]:
-        """How many messages may be pulled, and the partitions that must not be pulled from. `trackers`: messages in
-        hand by partition; `partitions`: all of them."""
+        """How many messages may be pulled, and from which partitions none may be pulled. `trackers`: the messages in
+        hand, by partition; `partitions`: returns all partitions of this member."""
         room, free = self._most - self.messages, self._most_bytes - self.bytes
         if room <= 0 or free <= 0:
             return 0, frozenset()
@@ -62,14 +64,15 @@ class Room:
         return shared(most, limit, counts)
 
     def _limit(self) -> int:
-        """Limit of messages in hand if the next messages are as large as the latest."""
+        """How many messages may be in hand if all are as large as the current ones are on average."""
         if not self.bytes:
             return self._most
         return min(self._most, max(self._most_bytes * self.messages // self.bytes, 1))
 
     async def wait(self, partitions: int, most_s: float) -> bool:
         """Wait until there is room, or `open` is called. False after `most_s`."""
-        # In place, any partition may get room when a few messages end, however many the others have: check after a few.
+        # If messages are retried in place, a partition may get room as soon as a few of its messages end, however many
+        # messages the other partitions have: so check after a few have ended.
         some = max(reserved(self._limit(), partitions) // 2, 1)
         self._enough = self.messages - some if self._in_place else int(self._most * _ENOUGH)
         self.full = True
@@ -84,7 +87,7 @@ class Room:
         return True
 
     def recheck(self) -> None:
-        """Check whether there is room again."""
+        """Let `wait` return if there is room again."""
         if self.messages <= self._enough and (self._in_place or self.bytes < self._most_bytes * _ENOUGH):
             self.there.set()
 
@@ -94,15 +97,15 @@ class Room:
 
 
 def reserved(limit: int, partitions: int) -> int:
-    """Messages of each partition that always have room, out of `limit` messages in all."""
+    """How many of the `limit` messages in hand are reserved for each partition."""
     return max(limit // (2 * max(partitions, 1)), 1)
 
 
 def shared(most: int, limit: int, counts: Mapping[Partition, int]) -> tuple[int, frozenset[Partition]]:
-    """How many messages may be pulled, at most `most`, and the partitions that must not be pulled from. Pure.
+    """How many messages may be pulled, at most `most`, and from which partitions none may be pulled. Pure.
 
-    `limit`: of messages in hand in all; `counts`: messages in hand by partition. Whichever partitions are pulled from,
-    each other one keeps its reserved room.
+    `limit`: how many messages may be in hand in all; `counts`: messages in hand by partition. Whichever partitions the
+    pulled messages come from, every other partition keeps its reserved room.
     """
     if not counts:
         return most, frozenset()

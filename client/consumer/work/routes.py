@@ -1,4 +1,4 @@
-"""Selects the handler of a message by its topic and tags."""
+"""Selects the handler for a message by its topic and tags."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Routes:
 
     @property
     def subscription(self) -> dict[str, str]:
-        """Topics, with their tags."""
+        """The tag filter for each topic."""
         return {topic: str(TagFilter.any_of(tags for tags, _ in routes)) for topic, routes in self._routes.items()}
 
     @property
     def done(self) -> dict[str, int]:
-        """Messages that handlers have finished, by topic."""
+        """Number of messages that handlers have finished, by topic."""
         return {topic: sum(route.done for _, route in routes) for topic, routes in self._routes.items()}
 
     def only(self, topic: str) -> Route | None:
-        """The route of all messages of the topic, if there is a single one."""
+        """The route for all messages of the topic, if the topic has a single route and no tag filter."""
         routes = self._routes.get(topic, [])
         return routes[0][1] if len(routes) == 1 and not routes[0][0].tags else None
 
     def of(self, message: Message, retried: bool) -> Route | None:
-        """The first route that matches; None to skip the message. If none matches a retried message any more, the first
-        route of its topic: the group accepted it by its former tags, so it must be handled."""
+        """The first route that matches; None to skip the message. A retried message that no route matches any more gets
+        the first route of its topic: an earlier tag filter of the group accepted it, so it must be handled."""
         routes = self._routes.get(message.topic)
         if routes is None:
             return UNHANDLED
@@ -53,7 +53,7 @@ class NoHandler(Reject):
 
 
 class OfFormer(Reject):
-    """The message was sent back by an earlier group of the same name."""
+    """The message was sent back by an earlier group with the same name."""
 
     reason = "former_destination"
 
@@ -67,6 +67,6 @@ async def _refuse(message: Message) -> None:
 
 
 FORMER = Route(_refuse_former, 60.0)
-"""Route of a message that another instance of the group sent back."""
+"""Route for a message that another instance of the group sent back."""
 UNHANDLED = Route(_refuse, 60.0)
-"""Route of a retried message whose topic this consumer no longer handles."""
+"""Route for a retried message whose topic this consumer no longer handles."""

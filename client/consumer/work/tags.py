@@ -1,7 +1,7 @@
 """Tag filters in RocketMQ's syntax: `paid || refunded`, and `*` for all.
 
-The tags of a record are its labels (header `duemq-labels`, given when it was scheduled) and the values in a header
-`tags` of its producer, both separated by commas.
+The tags of a record are its labels (header `duemq-labels`, set when the message was scheduled) and the values in the
+header `tags`, which a producer may set. Both are separated by commas.
 """
 
 from __future__ import annotations

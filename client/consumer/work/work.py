@@ -1,4 +1,4 @@
-"""A message in the hands of a consumer, and the handler it goes to."""
+"""A message in hand, and the route to its handler."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from duemq.client.consumer.work.offset_tracker import OffsetTracker
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A handler, its timeout per message (s), and the number of messages it has finished.
+    """A handler, its timeout per message (s), and the number of messages that it has finished.
 
-    `queued`: whether a message still waits for a thread: that time does not count against the timeout.
+    `queued`: returns whether a message still waits for a thread; the timeout does not include that time.
     """
 
     handler: Callable[[Message], Awaitable[object]]
@@ -24,7 +24,8 @@ class Route:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A message in hand, of `size` bytes. `key`: messages with the same key take turns; None: no turns."""
+    """A message in hand, of `size` bytes. `key`: the number of messages with the same key that are handled at once may
+    be limited; None: it is not."""
 
     message: Message
     route: Route

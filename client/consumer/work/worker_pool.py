@@ -1,8 +1,8 @@
 """Runs handlers in a fixed number of tasks, the workers, each of which takes the next message that may start.
 
 A task per message would cost more than everything else, so a worker is one task that takes message after message. A
-handler that never waits finishes within one turn of the loop. For the same reason one task watches the timeouts of all
-workers.
+handler that never waits finishes within one turn of the loop. A timer per message would be too expensive as well, so
+one task watches the timeouts of all workers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from duemq.client.consumer.work.pool import Owner
 from duemq.client.consumer.work.work import Work
 
 _WATCH_S = 0.05
-_KEPT = 4  # messages that wait in memory for a failing key
+_KEPT = 4  # messages per suspended key that wait in memory
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A task that runs handlers. `work`: its message. `failing`: the handler has ended with an error that is being
-    dealt with."""
+    """A task that runs handlers. `work`: its message. `failing`: the handler raised an error, which is being
+    processed."""
 
     task: asyncio.Task[None] | None = None
     work: Work | None = None
@@ -36,7 +36,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Key:
-    """`failing`: messages that failed and are retried here, until they end."""
+    """Messages with one key. `failing`: those that failed and will be retried in this process, until they end."""
 
     running: int = 0
     waiting: deque[Work] = field(default_factory=deque)
@@ -44,8 +44,8 @@ class _Key:
 
 
 class WorkerPool:
-    """The workers of one consumer. `concurrency`: messages at once. `per_key`: messages of one key at once; None = no
-    limit."""
+    """The workers of one consumer. `concurrency`: how many messages are handled at once. `per_key`: how many of those
+    may have the same key; None = no limit."""
 
     def __init__(self, owner: Owner, concurrency: int, per_key: int | None) -> None:
         self._owner, self._per_key = owner, per_key
@@ -53,7 +53,7 @@ class WorkerPool:
         self._ready: deque[Work] = deque()
         self._resting: deque[asyncio.Future[None]] = deque()
         self.keys: dict[Hashable, _Key] = {}
-        """Keys with a message at work or waiting."""
+        """Keys of messages that are being handled, are waiting for their key, or will be retried."""
         self._suspended: dict[Work, asyncio.TimerHandle] = {}
         self._pauses = Pauses(self._begin)
         self._finished = asyncio.Event()
@@ -61,11 +61,11 @@ class WorkerPool:
 
     @property
     def paused(self) -> bool:
-        """No message starts except the one that is retried."""
+        """Whether the consumer pauses: no message starts except the one that is retried."""
         return self._pauses.on
 
     async def run(self) -> None:
-        """Run until cancelled. A bug in the owner ends it with that error, and so does a worker that ends."""
+        """Run until cancelled. If the owner raises an error, or a worker ends, it raises that error."""
         self._whole = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
@@ -76,7 +76,8 @@ class WorkerPool:
             self._pauses.close()
 
     async def _lasting(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run a task that only a stop may end: a task group takes a cancelled child for a finished one."""
+        """Run a task that only a stop may end. A task group treats a cancelled child as finished, so a stray cancel
+        becomes an error here."""
         try:
             await work(*arguments)
         except asyncio.CancelledError as error:
@@ -98,7 +99,7 @@ class WorkerPool:
         self._wake(len(self._ready) - before)
 
     def _begin(self, works: list[Work]) -> None:
-        """Start these messages next: the one retried after a pause, or all that waited when the pause has ended."""
+        """Start these messages next: the one retried to test a pause, or, at the end of the pause, all that waited."""
         self._ready.extendleft(reversed(works))
         self._wake(len(works))
         if not self._pauses.on:
@@ -117,7 +118,7 @@ class WorkerPool:
         ready, limit, owner, pauses = self._ready, self._per_key, self._owner, self._pauses
         while True:
             if not ready:
-                if self._ending:  # the handler may have swallowed the cancel
+                if self._ending:  # the handler may have swallowed the CancelledError
                     raise asyncio.CancelledError
                 resting = asyncio.get_running_loop().create_future()
                 self._resting.append(resting)
@@ -148,9 +149,9 @@ class WorkerPool:
                 work = self._following(work) if work.holds_key and not stays else None
 
     async def _handle_failure(self, worker: _Worker, work: Work, error: BaseException) -> bool:
-        """Deal with a failed message. Returns whether it stays in hand to be retried here."""
+        """Process a handler's error. Returns whether the message stays in hand to be retried in this process."""
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
-            raise error  # these end the program, or the loop has gone
+            raise error  # these end the program, or the event loop is closed
         late = worker.timed_out
         worker.failing = True
         try:
@@ -181,7 +182,7 @@ class WorkerPool:
         return True
 
     def _clear_cancel(self, worker: _Worker) -> None:
-        """Continue a worker after a cancel that was not the stop's; end it after one that was."""
+        """Let the worker continue after a cancel, unless the pool is being stopped."""
         worker.timed_out = False
         if self._ending:
             raise asyncio.CancelledError
@@ -197,7 +198,7 @@ class WorkerPool:
         return True
 
     async def _watch(self) -> None:
-        """Stop handlers that take too long. Workers do not check the clock: this task checks running handlers."""
+        """Cancel handlers that exceed their timeouts. Workers do not check the clock: this task does it for all."""
         loop = asyncio.get_running_loop()
         since: dict[_Worker, tuple[Work, float]] = {}
         while True:
@@ -226,7 +227,8 @@ class WorkerPool:
         return state is None or not (state.failing or state.waiting)
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
-        """Set aside messages of these keys that have not started: earlier ones are read again first."""
+        """Set aside messages with these keys that have not started: earlier messages must be read again and handled
+        first."""
         works = list(self._ready)
         self._ready.clear()
         for work in works:
@@ -250,7 +252,7 @@ class WorkerPool:
         return work
 
     def _following(self, work: Work) -> Work | None:
-        """The worker's next message: one that waited for the same key."""
+        """The worker's next message: one that waited for the same key. None if no message may follow now."""
         key = self.keys[work.key]
         key.failing.discard(work)
         if key.waiting:
@@ -276,7 +278,7 @@ class WorkerPool:
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def release(self, trackers: Iterable[OffsetTracker]) -> None:
-        """Drop the messages of these partitions that have not started."""
+        """Drop the messages of these partitions whose handlers have not started."""
         for tracker in trackers:
             tracker.closed = True
         for worker in self._workers:
@@ -307,7 +309,7 @@ class WorkerPool:
                 self.put([following])
 
     async def finish(self, trackers: Iterable[OffsetTracker], within_s: float) -> bool:
-        """Wait until no handler has a message of these partitions; False after `within_s`."""
+        """Wait until no handler is running for these partitions; False after `within_s`."""
         trackers = set(trackers)
         try:
             async with asyncio.timeout(within_s):
@@ -320,7 +322,7 @@ class WorkerPool:
 
 
 def _cancel_error(error: asyncio.CancelledError, timeout_s: float | None) -> Exception:
-    """The error that a CancelledError from a handler stands for while its worker continues."""
+    """The error to report for a CancelledError that a handler raised, other than during a stop."""
     if timeout_s is not None:
         return TimeoutError(f"the handler took longer than {timeout_s:g} s")
     cancelled = RuntimeError("the handler awaited something that was cancelled")

@@ -14,18 +14,20 @@ from duemq.client.http.values import Cluster, FileImport
 
 
 class AsyncAdmin(AsyncClient):
-    """A client that also operates duemq: dead letters, jobs, imports, cluster, destinations, keys and trail.
+    """A client that also operates duemq: dead letters, jobs, imports, cluster, destinations, API keys and audit trail.
 
-    Arguments and errors: as of `AsyncClient`. The API key needs the scope of each call (docs/operate/security.md).
+    Its arguments and errors are those of `AsyncClient`. The API key needs the scope that each call requires
+    (docs/operate/security.md).
     """
 
     def dlq(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
-        """Iterate over the dead letters that match. `state.reason` says why each could not be delivered."""
+        """Iterate over the dead letters that match the filters. `state.reason` says why a message could not be
+        delivered."""
         check_arguments("dlq", filters, Filter.__annotations__)
         return self._pages("/v1/dlq", page_size, filters)
 
     async def redrive(self, message_id: Text, topic: str | None = None) -> AsyncMessage:
-        """Take a message out of the dead letters and deliver it again, to its own topic or to `topic`.
+        """Take a message out of the dead letters and deliver it again, to its own topic or to the given one.
 
         Raises `RedrivesExhausted`, `AlreadyPurged`.
         """
@@ -44,7 +46,7 @@ class AsyncAdmin(AsyncClient):
         return await self._run(operations.begin_job({"kind": kind, **fields}))
 
     async def jobs(self) -> Sequence[dict[str, Any]]:
-        """Return the known bulk jobs, newest first."""
+        """Return the bulk jobs that the server still knows, newest first."""
         return await self._run(operations.jobs())
 
     async def job(self, job_id: str) -> dict[str, Any]:
@@ -58,11 +60,11 @@ class AsyncAdmin(AsyncClient):
         return await self._run(operations.change_job(job_id, "resume"))
 
     async def cancel_job(self, job_id: str) -> dict[str, Any]:
-        """End a job. Changes it has already made stay."""
+        """End a job. Changes that it has already made remain."""
         return await self._run(operations.change_job(job_id, "cancel"))
 
     async def dead_letters_in(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[dict[str, Any]]:
-        """Iterate over the records of a topic of dead letters, such as `dlq.GROUP`, without their payloads."""
+        """Iterate over the records in a topic of dead letters, such as `dlq.GROUP`, without their payloads."""
         cursor = None
         while True:
             page = await self._run(operations.dead_letters_in(topic, page_size, cursor))
@@ -73,33 +75,34 @@ class AsyncAdmin(AsyncClient):
                 return
 
     async def dead_letter_in(self, topic: str, place: str) -> dict[str, Any]:
-        """Return the record at PARTITION:OFFSET of a topic of dead letters."""
+        """Return the record at a place, `PARTITION:OFFSET`, in a topic of dead letters."""
         return await self._run(operations.dead_letter_in(topic, place))
 
     async def import_file(self, path: str, *, link: bool = False, **metadata: str | int) -> FileImport:
-        """Import a Parquet file of messages. `path`: absolute, as the server's nodes see it.
+        """Import a Parquet file of messages. `path`: an absolute path on the server's nodes.
 
-        The command is durable when this returns; `imports` says when the file is imported. The same content again is a
-        `duplicate`. `metadata`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
-        the server reads the file before it answers. Raises `BadDelayFile` for an invalid file, `Forbidden` for a folder
-        that the server does not import from.
+        The command is durable once this returns; `imports` shows when the file is imported. If a file with the same
+        content was imported before, the result is a `duplicate`. `metadata`: all of `sha256` (hex), `size`, `window`
+        (ms) and `rows`, or none of them: then the server reads the file before it answers. Raises `BadDelayFile` for an
+        invalid file, and `Forbidden` for a folder from which the server does not import.
         """
         return await self._run(operations.import_file(path, link, metadata))
 
     async def import_files(
         self, files: Sequence[Mapping[str, str | int]], *, link: bool = False
     ) -> Sequence[FileImport]:
-        """Import files that belong together: all or none of the commands are durable when this returns.
+        """Import files that belong together: either all of the commands are durable once this returns, or none.
 
-        At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order;
-        `imports` says when they are imported. The same content is imported once, however often this is repeated.
+        `files`: at most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. Returns one result per file,
+        in order; `imports` shows when the files are imported. The same content is imported only once, however often the
+        call is repeated.
         """
         return await self._run(operations.import_files(files, link))
 
     async def imported_ids(self, import_id: str, first: int = 0, most: int = 10_000) -> Sequence[str]:
-        """Return the ids of up to `most` (at most 10,000) messages of an imported file, from row `first` on.
+        """Return the ids of up to `most` (at most 10,000) messages in an imported file, starting at row `first`.
 
-        Raises `NoIds` once their window is due, because the file is removed then.
+        Raises `NoIds` once the file's window is due, because the file is removed then.
         """
         return await self._run(operations.imported_ids(import_id, first, most))
 
@@ -108,11 +111,12 @@ class AsyncAdmin(AsyncClient):
         return await self._run(operations.import_record(import_id))
 
     async def imports(self, state: str | None = None, below: str = "") -> Sequence[FileImport]:
-        """Return all imports that are not purged, or those in one state, whose path begins with `below`."""
+        """Return the imports that are not purged. `state`: only those in this state. `below`: only those whose path
+        begins with it."""
         return await self._run(operations.imports(state, below))
 
     async def count_imports(self, state: str, below: str = "") -> int:
-        """Count the imports in a state whose path begins with `below`. Cheap for `pending`."""
+        """Count the imports in a state whose path begins with `below`. This is cheap for the state `pending`."""
         return await self._run(operations.count_imports(state, below))
 
     async def cluster(self) -> Cluster:
@@ -120,15 +124,17 @@ class AsyncAdmin(AsyncClient):
         return await self._run(operations.cluster())
 
     async def drain(self, node: str) -> None:
-        """Ask a node to hand over its shards, which it does within moments. Raises `UnknownNode`, `NotSupported`."""
+        """Ask a node to release its shards to other nodes, which takes a moment. Raises `UnknownNode`,
+        `NotSupported`."""
         await self._run(operations.drain(node))
 
     async def resume(self, node: str) -> None:
-        """Let a drained node take part again."""
+        """Let a drained node become master of shards again."""
         await self._run(operations.resume(node))
 
     async def destinations(self) -> Sequence[dict[str, Any]]:
-        """Return the destinations, by name. Their credentials are not shown, only which ones are set."""
+        """Return the destinations, sorted by name. They show which credentials are set, but not the credentials
+        themselves."""
         return await self._run(operations.destinations())
 
     async def destination(self, name: str) -> dict[str, Any]:
@@ -138,12 +144,12 @@ class AsyncAdmin(AsyncClient):
     async def declare_destination(self, name: str, url: str, **fields: Any) -> dict[str, Any]:
         """Declare a destination. `fields`: as in `POST /v1/destinations`, such as `topics`, `rate` and `credentials`.
 
-        Raises `DestinationExists`, unless one of them is `replace=True`.
+        Raises `DestinationExists` if the name is taken, unless `replace=True` is among the fields.
         """
         return await self._run(operations.declare_destination(name, url, fields))
 
     async def change_destination(self, name: str, **changes: Any) -> dict[str, Any]:
-        """Change fields of a destination. Each given field replaces the former value completely."""
+        """Change fields of a destination. The new value of a field replaces the old one completely."""
         return await self._run(operations.change_destination(name, changes))
 
     async def pause_destination(self, name: str) -> dict[str, Any]:
@@ -154,7 +160,8 @@ class AsyncAdmin(AsyncClient):
         return await self._run(operations.operate_destination(name, "resume"))
 
     async def test_destination(self, name: str) -> dict[str, Any]:
-        """Send a test message. Returns `result` (`accepted` if all is well), `status`, `detail`, `took_ms`."""
+        """Send a test message to a destination. Returns `result` (`accepted` if it succeeded), `status`, `detail` and
+        `took_ms`."""
         return await self._run(operations.operate_destination(name, "test"))
 
     async def remove_destination(self, name: str) -> None:
@@ -162,7 +169,7 @@ class AsyncAdmin(AsyncClient):
         await self._run(operations.remove_destination(name))
 
     async def keys(self) -> Sequence[dict[str, Any]]:
-        """Return the API keys, oldest first, without their texts."""
+        """Return the API keys, oldest first, without the secret texts."""
         return await self._run(operations.keys())
 
     async def create_key(
@@ -176,22 +183,25 @@ class AsyncAdmin(AsyncClient):
         rate: int = 0,
         confirm: bool = True,
     ) -> dict[str, Any]:
-        """Create an API key, with `scopes` or a `role`. Its text is `key` of the result, and is never shown again.
+        """Create an API key with `scopes` or a `role`. Its secret text is `key` in the result, and is never shown
+        again.
 
-        `topics`: the only names or patterns that it is for. `rate`: messages/s, 0 = any. The first key of a server that
-        requires none shuts out callers without a key: it has to be an admin's (`NeedsAdmin`), and with `confirm=False`
-        `Unconfirmed` is raised and says how many there were.
+        `topics`: names or patterns of the only topics for which the key is valid. `rate`: messages/s, 0 = no limit. On
+        a server that requires no key yet, the first key shuts out callers without a key. So it must be an admin's
+        (otherwise `NeedsAdmin` is raised). With `confirm=False`, `Unconfirmed` is raised if there were such callers,
+        with the number of their requests.
         """
         return await self._run(operations.create_key(name, scopes, expires_after, role, topics, rate, confirm))
 
     async def rotate_key(self, key_id: str, overlap: Delay | Absent = ABSENT) -> dict[str, Any]:
-        """Give a key, by its id or name, a new text. The old one stays valid for `overlap`, by default a day."""
+        """Give a key, by its id or name, a new secret text. The old text stays valid for `overlap`, by default a
+        day."""
         return await self._run(operations.rotate_key(key_id, overlap))
 
     async def revoke_key(self, key_id: str) -> dict[str, Any]:
-        """Revoke a key, by its id or name: within a second it is no longer accepted. Raises `UnknownKey`."""
+        """Revoke a key, by its id or name. It is no longer accepted after at most a second. Raises `UnknownKey`."""
         return await self._run(operations.revoke_key(key_id))
 
     async def trail(self, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
-        """Return a page of the audit trail: `entries`, newest first, and the `cursor` of the next one."""
+        """Return a page of the audit trail: `entries`, newest first, and the `cursor` for the next page."""
         return await self._run(operations.trail(limit, cursor))

@@ -1,4 +1,4 @@
-"""A group of workers that share the messages of a topic, as a client returns it."""
+"""A group of workers that share a topic's messages, as a client returns it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class PlanRunner(Protocol):
-    """Executes a plan: see `AsyncSession`."""
+    """Executes a plan; see `AsyncSession`."""
 
     async def __call__(self, plan: Plan[T], /) -> T: ...
 
 
 class AsyncGroup:
-    """The group `name` of a topic. Made by `AsyncClient.group`, without a request."""
+    """The group `name` in a topic. `AsyncClient.group` creates the object, without a request."""
 
     def __init__(self, run: PlanRunner, topic: str, name: str) -> None:
         self._run, self.topic, self.name = run, topic, name
@@ -33,37 +33,38 @@ class AsyncGroup:
         """Lease up to `max` messages (at most 1,000). The first receive creates the group, which starts with the oldest
         record.
 
-        With `wait` the server answers as soon as there is a message, or without any after that time. A message that is
-        not acknowledged comes again after `visibility`. Raises `TooManyLeases`. After `Unreachable` some messages may
-        be leased without a receiver until then.
+        With `wait`, the server answers as soon as a message is available, or after that time without messages. A
+        message that is not acknowledged within `visibility` is delivered again. Raises `TooManyLeases`. After
+        `Unreachable`, messages may be leased although no worker received them, until `visibility` has passed.
         """
         return await self._run(groups.receive(self.topic, self.name, max, wait, visibility))
 
     async def ack(self, receipt: str) -> None:
-        """Acknowledge a received message: it never comes again once this returns. Raises `LeaseEnded`."""
+        """Acknowledge a received message. Once this returns, it is never delivered again. Raises `LeaseEnded`."""
         await self._run(groups.ack(self.topic, self.name, receipt))
 
     async def ack_many(self, receipts: Iterable[str]) -> Sequence[RejectedError | Unavailable | Unreachable | None]:
-        """Acknowledge messages: for each receipt None or the error, such as `LeaseEnded`."""
+        """Acknowledge messages. Returns, for each receipt in order, None or the error, such as `LeaseEnded`."""
         return await self._run(groups.ack_many(self.topic, self.name, receipts))
 
     async def nack(
         self, receipt: str, *, delay: Delay | Absent = ABSENT, reason: str = "", dead_letter: bool = False
     ) -> None:
-        """Send a received message back: it comes again after `delay`, by default at once, or becomes a dead letter.
+        """Send a received message back. It is delivered again after `delay`, by default at once; with `dead_letter`, it
+        becomes a dead letter instead.
 
-        `reason`: up to 200 characters for its headers. Raises `LeaseEnded`.
+        `reason`: up to 200 characters for the message's headers. Raises `LeaseEnded`.
         """
         await self._run(groups.nack(self.topic, self.name, receipt, delay, reason, dead_letter))
 
     async def extend(self, receipt: str, visibility: Delay) -> None:
-        """Let a lease end `visibility` from now. Raises `LeaseEnded`."""
+        """Change the end of a lease to `visibility` from now. Raises `LeaseEnded`."""
         await self._run(groups.extend(self.topic, self.name, receipt, visibility))
 
     async def put(self, *, visibility: Delay | Absent = ABSENT, **fields: Any) -> dict[str, Any]:
-        """Create the group, or change it, which ends its leases.
+        """Create the group, or change it. A change ends the group's leases.
 
-        `fields`: `attempts` (deliveries before a message is a dead letter) and, for a new group, `start` ("first" or
-        "last").
+        `fields`: `attempts` (how often a message is delivered before it becomes a dead letter), and for a new group
+        `start` ("first" or "last").
         """
         return await self._run(groups.put_group(self.topic, self.name, visibility, fields))

@@ -12,7 +12,7 @@ from duemq.client.http.values import Cancelled, MessageState
 
 
 class Changes(Protocol):
-    """What a message asks of its client: see `AsyncClient`."""
+    """The methods of a client that its messages call: see `AsyncClient`."""
 
     async def get(self, message_id: str) -> AsyncMessage: ...
     async def cancel(self, message_id: str, *, wait_s: float) -> Cancelled: ...
@@ -21,7 +21,7 @@ class Changes(Protocol):
 
 
 class AsyncMessage(Handle):
-    """A message on the server, with the operations on it."""
+    """A message on the server, with methods to read and change it."""
 
     def __init__(self, client: Changes, state: MessageState) -> None:
         super().__init__(state)

@@ -13,7 +13,7 @@ from duemq.client.http.values import Cancelled, MessageState
 
 
 class Changes(Protocol):
-    """What a message asks of its client: see `Client`."""
+    """The methods of a client that its messages call: see `Client`."""
 
     def get(self, message_id: str) -> Message: ...
     def cancel(self, message_id: str, *, wait_s: float) -> Cancelled: ...
@@ -22,7 +22,7 @@ class Changes(Protocol):
 
 
 class Message(Handle):
-    """A message on the server, with the operations on it."""
+    """A message on the server, with methods to read and change it."""
 
     def __init__(self, client: Changes, state: MessageState) -> None:
         super().__init__(state)

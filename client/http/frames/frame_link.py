@@ -1,4 +1,4 @@
-"""A connection to a server that speaks frames: many requests in flight, answers in any order."""
+"""A connection to a server that supports frames: many requests may be in flight, and answers come in any order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _Fields = Sequence[tuple[bytes, bytes]]
 
 
 class FrameLink(asyncio.Protocol):
-    """`loop`: the one it belongs to. `closed`: nothing more may be sent here. Made by `open_link`."""
+    """The connection; `open_link` creates it. `loop`: the event loop that it belongs to. `closed`: no further request
+    may be sent on it."""
 
     def __init__(self, host: bytes, fields: _Fields) -> None:
         self.loop = asyncio.get_running_loop()
@@ -50,7 +51,7 @@ class FrameLink(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def request(self, payload: bytes) -> PendingAnswer:
-        """Send a request (see `pack_request`). Raises ConnectionError if nothing more may be sent."""
+        """Send a request (see `pack_request`). Raises ConnectionError if the connection is closed."""
         if self.closed:
             raise ConnectionError("the connection has ended")
         number = self._next
@@ -64,13 +65,14 @@ class FrameLink(asyncio.Protocol):
             self.transport.write(pack(CREDIT, number, NUMBER.pack(size)))
 
     def doubt(self, since: float) -> None:
-        """Send nothing more here if nothing was received since a time of the loop (s): the server may be gone."""
+        """Abort the connection if nothing was received since a time (s, on the loop's clock): the server may be
+        gone."""
         if self._heard_at < since:
             self.closed = True
             self.transport.abort()
 
     def forget(self, number: int) -> None:
-        """Take no more of an answer."""
+        """Cancel a request, unless its answer is complete."""
         if self._streams.pop(number, None) is not None and not self.transport.is_closing():
             self.transport.write(pack(CANCEL, number))
         self._close_if_done()
@@ -82,7 +84,7 @@ class FrameLink(asyncio.Protocol):
     # --- events of the transport ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it
         host, fields = self._upgrade
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])
         head = b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: Upgrade\r\nUpgrade: %b\r\n%b\r\n"
@@ -122,7 +124,7 @@ class FrameLink(asyncio.Protocol):
             self.closed = True
             self._close_if_done()
         stream = self._streams.get(frame.stream)
-        if stream is None:  # a PONG, or the answer is no longer wanted
+        if stream is None:  # the frame is a PONG, or its request was cancelled
             return
         if frame.kind == ANSWER:
             answer = answer_of(frame.payload)
@@ -149,7 +151,7 @@ class FrameLink(asyncio.Protocol):
 
 
 class PendingAnswer:
-    """The answer to one request, as it comes."""
+    """The answer to one request, read while it arrives."""
 
     def __init__(self, link: FrameLink, number: int) -> None:
         self._link, self._number = link, number
@@ -157,7 +159,8 @@ class PendingAnswer:
         self._parts: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()  # bounded by the credit
 
     async def head(self) -> FrameAnswer:
-        """The answer with the first part of its body. Raises ConnectionError if the connection ends before it."""
+        """The answer's head, with the first part of the body. Raises ConnectionError if the connection ends before it
+        arrives."""
         try:
             return await self._head
         except asyncio.CancelledError:
@@ -165,7 +168,7 @@ class PendingAnswer:
             raise
 
     async def parts(self, head: FrameAnswer) -> AsyncIterator[bytes]:
-        """The parts of its body. Raises ConnectionError if it is incomplete."""
+        """The parts of the body. Raises ConnectionError if the body is incomplete."""
         what, part = head.what, head.body
         while True:
             if part:
@@ -178,7 +181,7 @@ class PendingAnswer:
             what, part = await self._parts.get()
 
     def close(self) -> None:
-        """Take no more of it."""
+        """Cancel the request, unless the answer is complete."""
         self._link.forget(self._number)
 
     # --- called by the link ---------------------------------------------------------------------------------------
@@ -193,12 +196,12 @@ class PendingAnswer:
     def lose(self, error: Exception | None) -> None:
         if not self._head.done():
             self._head.set_exception(ConnectionError(f"the connection ended before the answer: {error or 'closed'}"))
-            self._head.exception()  # the caller may have left
+            self._head.exception()  # marks it as retrieved: the caller may no longer wait for it
         self.feed(BROKEN_OFF, b"")
 
 
 async def open_link(host: str, port: int, fields: _Fields, tls: ssl.SSLContext | None) -> FrameLink | None:
-    """A connection to a server that speaks frames; None if it does not. Raises OSError."""
+    """Open a connection. Returns None if the server does not support frames. Raises OSError."""
     name = f"[{host}]" if ":" in host else host
     loop = asyncio.get_running_loop()
     _, link = await loop.create_connection(

@@ -1,4 +1,4 @@
-"""The SDK's transport: requests go by frames if the server speaks them, else by HTTP."""
+"""The SDK's transport: it sends requests as frames if the server supports them, otherwise over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import httpx
 from duemq.client.http.frames.frame_link import FrameLink, PendingAnswer, open_link
 from duemq.model.frames.frame import LAST, MAX_PAYLOAD, MAX_STREAMS, FrameAnswer, pack_request
 
-_NO_FRAMES_S: Final = 60.0  # a server, or a balancer, that does not speak frames is asked again after this
+_NO_FRAMES_S: Final = 60.0  # time until a server, or a load balancer, that did not support frames is tried again
 _OF_CONNECTION: Final = frozenset((b"authorization", b"user-agent"))
 _OMITTED: Final = _OF_CONNECTION | {
     b"host", b"accept-encoding", b"connection", b"content-length", b"content-type", b"accept"
@@ -23,7 +23,7 @@ _API: Final = b"/v1/"
 
 
 class FrameTransport(httpx.AsyncBaseTransport):
-    """`verify`: the TLS context for https, as for httpx."""
+    """`verify`: the TLS context for https, as in httpx."""
 
     def __init__(self, verify: ssl.SSLContext | bool) -> None:
         self._http = httpx.AsyncHTTPTransport(verify=verify)
@@ -35,7 +35,7 @@ class FrameTransport(httpx.AsyncBaseTransport):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests go by frames now. The connection belongs to one event loop."""
+        """Whether a connection for frames is open in this event loop."""
         link = self._link
         return link is not None and not link.closed and link.loop is asyncio.get_running_loop()
 
@@ -66,7 +66,7 @@ class FrameTransport(httpx.AsyncBaseTransport):
         await self._http.aclose()
 
     def _payload(self, request: httpx.Request) -> bytes | None:
-        """The request as a frame has it; None if only HTTP can carry it."""
+        """The request as the payload of a frame; None if it must be sent over HTTP."""
         target = request.url.raw_path
         if not target.startswith(_API) or time.monotonic() < self._not_before:
             return None
@@ -97,7 +97,7 @@ class FrameTransport(httpx.AsyncBaseTransport):
             fields = [pair for pair in request.headers.raw if pair[0].lower() in _OF_CONNECTION]
             port = url.port or (443 if tls else 80)
             timeout: dict[str, Any] = request.extensions.get("timeout", {})
-            with suppress(OSError, TimeoutError):  # HTTP fails, too, and says why
+            with suppress(OSError, TimeoutError):  # the HTTP request fails, too, and reports the cause
                 async with asyncio.timeout(timeout.get("connect")):
                     self._link = await open_link(url.host, port, fields, tls)
                 if self._link is None:
@@ -130,7 +130,7 @@ def _response(head: FrameAnswer, pending: PendingAnswer) -> httpx.Response:
 
 
 def _is_unusual(name: bytes, value: bytes) -> bool:
-    """Whether a field differs from what the server takes for granted."""
+    """Whether a field's value differs from the one that the server assumes if it is omitted."""
     if name == b"accept":
         return value != b"*/*"
     return name == b"content-type" and value != b"application/json"

@@ -1,10 +1,11 @@
-"""A connection that publishes by RabbitMQ's stream protocol. `rstream` encodes and decodes the frames.
+"""A connection that publishes over RabbitMQ's stream protocol. `rstream` encodes and decodes the frames.
 
-Its client is not used. Its `Producer` allows one publisher, so one name, per stream and connection, and writes twice a
-second. Its `Client` ignores a silent broker, and does not report a write to a lost connection.
+The client in `rstream` is not used. Its `Producer` allows only one publisher, and so only one name, per stream and
+connection, and writes only twice a second. Its `Client` does not detect a silent broker, and reports no error for a
+write to a lost connection.
 
 Any error ends the connection and is reported once: with messages in flight, continuing is not safe (`numbering`).
-Everything published in one turn of the event loop is one write.
+Everything published in one turn of the event loop is sent in one write.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from duemq.relay.network.resolver import Resolver
 from duemq.relay.rabbitmq.stream.replies import CLOSED, OK, ConnectionLost, refused
 
 _MAX_HEARTBEAT_S: Final = 10
-_FRAME_BYTES: Final = 1 << 20  # our offer; the broker may choose less
-_OWN_FRAME_BYTES: Final = 64 << 10  # a batch of this size is sent as a frame
+_FRAME_BYTES: Final = 1 << 20  # the limit that we propose; the broker may choose a lower one
+_OWN_FRAME_BYTES: Final = 64 << 10  # larger batches are split into several frames
 _HEAD_BYTES: Final = 13
 _MESSAGE_BYTES: Final = 12  # overhead per message in a publish frame
 _CLOSE_S: Final = 1.0
 _PROPERTIES: Final = {"product": "duemq", "connection_name": "duemq relay"}
 
 OnConfirm = Callable[[int, Iterable[int]], None]
-"""Called with the publisher's id and the publishing ids that are stored."""
+"""Called with a publisher's id and the publishing ids of stored messages."""
 
 
 class Login(NamedTuple):
-    """Empty `username`: the certificate identifies the user. `virtual_host`: ASCII."""
+    """How to log in. `username`: if it is empty, the certificate identifies the user. `virtual_host`: must be ASCII."""
 
     virtual_host: str
     username: str
@@ -44,9 +45,9 @@ class Login(NamedTuple):
 
 
 class StreamConnection(asyncio.Protocol):
-    """`on_lost` is called once, with the reason, if the connection ends after `connect` returned it. `timeout_s`: limit
-    for a message; a broker that is silent for half of it, or for two heartbeats, counts as lost. `on_beat` is called
-    with that half, several times within it."""
+    """The connection. `on_lost`: called once, with the reason, if the connection ends after `connect` has succeeded.
+    `timeout_s`: time limit for a message; if the broker is silent for half of it, or for two heartbeat intervals, the
+    connection counts as lost. `on_beat`: called with half of `timeout_s`, several times within that time."""
 
     def __init__(
         self, on_confirm: OnConfirm, on_lost: Callable[[Reply], None], on_beat: Callable[[float], None],
@@ -67,7 +68,7 @@ class StreamConnection(asyncio.Protocol):
         self._heartbeat_s, self._heard_at = 0.0, 0.0
         self._frame_bytes = _FRAME_BYTES
         self.advertised: tuple[str, int] | None = None
-        """Host and port that this broker advertises."""
+        """The host and port that this broker advertises."""
 
     @property
     def usable(self) -> bool:
@@ -75,17 +76,17 @@ class StreamConnection(asyncio.Protocol):
 
     @property
     def trouble(self) -> Reply:
-        """Why it is not usable."""
+        """Why the connection is not usable."""
         return self._ended.result() if self._ended.done() else CLOSED
 
     @property
     def message_bytes(self) -> int:
-        """The largest encoded message that the broker accepts."""
+        """The size of the largest encoded message that the broker accepts."""
         return self._frame_bytes - _HEAD_BYTES - _MESSAGE_BYTES
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes waiting for the broker to read."""
+        """Number of bytes that the broker has not read yet."""
         return int(self._transport.get_write_buffer_size()) if self._transport is not None else 0
 
     # --- connecting -----------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class StreamConnection(asyncio.Protocol):
     async def connect(
         self, resolver: Resolver, place: tuple[str, int], tls: ssl.SSLContext | None, login: Login
     ) -> None:
-        """Raises OSError or ConnectionLost. On an error or a cancel, nothing is left open."""
+        """Connect and log in. Raises OSError or ConnectionLost. After an error or a cancel, nothing is left open."""
         host, port = place
         try:
             connection = await resolver.connect(host, port, self._timeout_s / 3)
@@ -131,7 +132,7 @@ class StreamConnection(asyncio.Protocol):
         self._beat = self._loop.call_later(self._heartbeat_s / 2, self._heartbeat)
 
     async def leader(self, stream: str) -> tuple[str, int]:
-        """Host and port of the broker that leads a stream. Raises ConnectionLost."""
+        """The host and port of the broker that leads a stream. Raises ConnectionLost."""
         answer = await self.ask(lambda number: schema.Metadata(number, [stream]), schema.MetadataResponse)
         (about,) = answer.metadata
         if about.response_code != OK:
@@ -142,7 +143,7 @@ class StreamConnection(asyncio.Protocol):
         raise ConnectionLost(refused(6, f"stream {stream} has no leader at present"))
 
     async def ask(self, make: Callable[[int], schema.Frame], expected: type[schema.Frame]) -> Any:
-        """Send a request and return its answer, whatever it says. Raises ConnectionLost."""
+        """Send a request and return its answer, whatever the response code is. Raises ConnectionLost."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(frame: Any) -> None:
@@ -173,8 +174,8 @@ class StreamConnection(asyncio.Protocol):
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def declare(self, publisher: int, name: str, stream: str) -> None:
-        """Declare a publisher; an empty `name` means that its publishing ids serve only for confirms. Messages may be
-        published by it immediately. `publisher`: 0 to 255. If the broker refuses it, the connection ends."""
+        """Declare a publisher. Messages may be published with it immediately. `publisher`: 0 to 255. `name`: if it is
+        empty, publishing ids serve only for confirms. If the broker refuses the publisher, the connection ends."""
         self._flush()
 
         def answered(frame: Any) -> None:
@@ -231,7 +232,7 @@ class StreamConnection(asyncio.Protocol):
                 break
             try:
                 self._handle(decode_frame(bytes(received[at + 4 : end])))
-            except ValueError as error:  # from rstream: an unknown frame
+            except ValueError as error:  # rstream does not know the frame
                 self.abort(Reply(Result.AWAY, "UNKNOWN_FRAME", str(error)))
             at = end
         del received[:at]
@@ -274,13 +275,13 @@ class StreamConnection(asyncio.Protocol):
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def abort(self, reply: Reply) -> None:
-        """Close it immediately, for this reason."""
+        """End the connection immediately, for this reason."""
         if self._transport is not None:
             self._transport.abort()
         self._end(reply)
 
     async def close(self) -> None:
-        """Close it by the protocol, within about a second. Idempotent."""
+        """Close the connection as the protocol requires, within about a second. Idempotent."""
         try:
             if self.usable:
                 self._flush()

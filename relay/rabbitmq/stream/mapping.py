@@ -1,4 +1,4 @@
-"""Maps a message to a stream: the sections of AMQP 1.0; see `docs/guides/destinations/rabbitmq.md`."""
+"""Maps a message to the sections of an AMQP 1.0 message for a stream; see `docs/guides/destinations/rabbitmq.md`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from duemq.client.consumer.retry.headers import Headers
 from duemq.relay.rabbitmq.stream.sections import Value, application_properties, data, properties
 
 _PROPERTIES: Final = ("content-type", "content-encoding")
-"""Headers that are properties in AMQP, which holds ASCII."""
+"""Headers that become AMQP properties, if their values are ASCII."""
 _SYMBOL_BYTES: Final = 255
 
 
 def encoded(message: Message) -> bytes:
-    """Properties, application properties and body of a message, encoded."""
+    """The encoded properties, application properties and body of a message."""
     id_, due_ms, key = message.id, message.origin.due_ms, message.key
     pairs: list[tuple[str, Value]] = [("duemq-id", id_)]
     if due_ms is not None:
@@ -31,7 +31,8 @@ def encoded(message: Message) -> bytes:
 
 
 def _put(headers: Headers, pairs: list[tuple[str, Value]]) -> dict[str, str]:
-    """Add the producer's headers to the application properties, except for AMQP properties, which are returned."""
+    """Add the producer's headers to the application properties. Those that become AMQP properties are returned
+    instead."""
     own: dict[str, str] = {}
     names = {name for name, _ in pairs}
     for name, raw in headers:
@@ -40,7 +41,7 @@ def _put(headers: Headers, pairs: list[tuple[str, Value]]) -> dict[str, str]:
             own[lower] = raw.decode()
             continue
         unique, count = name, 1
-        while unique in names:  # a map holds each name once
+        while unique in names:  # a name may occur only once in a map
             count += 1
             unique = f"{name}#{count}"
         names.add(unique)
@@ -49,7 +50,7 @@ def _put(headers: Headers, pairs: list[tuple[str, Value]]) -> dict[str, str]:
 
 
 def _text(raw: bytes) -> str | bytes:
-    """UTF-8 as text, other bytes unchanged."""
+    """Converts UTF-8 to text. Other bytes stay unchanged."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,8 @@
-"""Publishes messages to a RabbitMQ stream by the stream protocol. Publishing ids make the broker drop repeats.
+"""Publishes messages to a RabbitMQ stream over the stream protocol. Publishing ids let the broker drop repeats.
 
-It is a `Watcher` of the consumer (`client/consumer/base.py`): which id is safe depends on the records that were pulled
-and that have ended (`numbering`). A message that was not reported as pulled is written without an id.
+The outlet is a `Watcher` of the consumer (`client/consumer/base.py`), because which ids are safe depends on which
+records were pulled and which have ended (`numbering`). A message that was not reported as pulled is written without an
+id.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from duemq.relay.tls import client_context
 _PORT: Final = 5552
 _TLS_PORT: Final = 5551
 _MAX_CONNECT_S: Final = 5.0
-_MAX_UNSENT_BYTES: Final = 16 << 20  # for a broker that reads nothing, short of memory or disk
-_MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # for a stream without a majority: messages that timed out are kept
+_MAX_UNSENT_BYTES: Final = 16 << 20  # reached if the broker reads nothing, because it is short of memory or disk
+_MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # reached if a stream has no majority: messages that timed out are kept
 
 
 class StreamOutlet(ConnectedOutlet[StreamConnection]):
@@ -55,7 +56,7 @@ class StreamOutlet(ConnectedOutlet[StreamConnection]):
 
     def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
         """See `Watcher`."""
-        if log_id:  # without an id, another log's records could have the same offsets
+        if log_id:  # without an id, the records of two logs with the same offsets could not be distinguished
             log_id = f"{log_id}/{self._start_id}"
             self._producers.pulled((partition.topic, partition.partition), log_id, offsets, start)
 
@@ -72,7 +73,7 @@ class StreamOutlet(ConnectedOutlet[StreamConnection]):
             connection = await self._connected()
             if isinstance(connection, Reply):
                 return connection
-            if not connection.usable:  # the broker may have refused a publisher in between
+            if not connection.usable:  # the broker may have refused a publisher since the call above
                 return connection.trouble
             if producers.stored_late(message.identity):
                 return ACCEPTED
@@ -108,9 +109,9 @@ class StreamOutlet(ConnectedOutlet[StreamConnection]):
         return connection
 
     async def _to_leader(self, tls: ssl.SSLContext | None) -> StreamConnection:
-        """A connection to the stream's leader. Through another broker the order would not be safe: if the two brokers
-        lose their connection, messages between them are lost, but later ones are not."""
-        if not self._virtual_host.isascii():  # rstream encodes a text's length in characters
+        """Connect to the broker that leads the stream. Through another broker, the order would not be safe: if the two
+        brokers lost their connection, messages in transit between them would be lost, but later ones would not."""
+        if not self._virtual_host.isascii():  # rstream encodes a text's length in characters, not in bytes
             raise ConnectionLost(
                 refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII for streams")
             )

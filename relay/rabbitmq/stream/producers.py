@@ -15,26 +15,26 @@ from duemq.relay.rabbitmq.stream.numbering import Numbering, Turn
 from duemq.relay.rabbitmq.stream.replies import ACCEPTED, UNCONFIRMED
 
 Partition = tuple[str, int]
-"""Topic and number."""
+"""A partition: topic and number."""
 
 MAX_PRODUCERS: Final = 255
-"""Producers on a connection: each has an id of one byte, and one id is for messages without publishing ids. A broker
-keeps the last publishing ids of 255 names per stream."""
-_UNNUMBERED: Final = 255  # id of the publisher without a name
-_WAIT_S: Final = 0.05  # for earlier records to be written
-_MAX_LATE: Final = 10_000  # ids of messages stored after their callers had given up
-_READABLE: Final = 100  # characters of a topic in a name
+"""Limit for producers on a connection: each has an id of one byte, and one of the 256 ids is for messages without
+publishing ids. A broker stores the last publishing ids for 255 names per stream."""
+_UNNUMBERED: Final = 255  # id of the publisher that has no name
+_WAIT_S: Final = 0.05  # how long a record waits until earlier records are written
+_MAX_LATE: Final = 10_000  # ids of messages that were stored after the callers had stopped waiting
+_READABLE: Final = 100  # how many characters of the topic a producer name contains
 
 
 def producer_name(destination: str, log_id: str, topic: str, partition: int) -> str:
-    """Up to 209 ASCII characters, different for each log of a partition."""
+    """A name of up to 209 ASCII characters, different for each log of a partition."""
     whole = "\0".join((destination, log_id, topic, str(partition)))
     digest = blake2b(whole.encode(), digest_size=16).hexdigest()
     return f"{destination}.{topic[:_READABLE]}.{partition}.{digest}"
 
 
 class StreamEntry(SharedReply):
-    """A message that is written and not confirmed."""
+    """A message that was written but is not confirmed."""
 
     __slots__ = ("data",)
 
@@ -44,7 +44,8 @@ class StreamEntry(SharedReply):
 
 
 class StreamProducer:
-    """State of one producer name. `publisher`: its id on the connection, or None if it has none there."""
+    """The state of one producer name. `publisher`: its publisher id on the connection; None if it is not declared
+    there."""
 
     def __init__(self, name: str, log_id: str) -> None:
         self.name, self.log_id = name, log_id
@@ -55,7 +56,8 @@ class StreamProducer:
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, offset: int) -> None:
-        """Wait until it is a record's turn, or briefly: then later records do not wait either."""
+        """Wait until a record may be written with its id. After a short time, the wait ends for all waiting records:
+        they are then written without ids."""
         loop = asyncio.get_running_loop()
         turn = self._waiting[offset] = loop.create_future()
         if self._timer is None:
@@ -66,7 +68,8 @@ class StreamProducer:
             self._waiting.pop(offset, None)
 
     def move(self) -> None:
-        """The first open record may have changed: if the new one waits, wake it."""
+        """Wake the first open record if it waits: a record was written or has ended, so another may now be the
+        first."""
         if self._waiting and (first := self.numbering.first) is not None:
             _wake(self._waiting.get(first))
 
@@ -75,7 +78,8 @@ class StreamProducer:
             _wake(turn)
 
     def _check_overdue(self, first: int | None) -> None:
-        """`first`: the first open record when this call was scheduled."""
+        """End the wait if the first open record has not changed. `first`: the first open record when this call was
+        scheduled."""
         self._timer = None
         if not self._waiting:
             return
@@ -93,13 +97,13 @@ def _wake(turn: asyncio.Future[None] | None) -> None:
 
 
 class Producers:
-    """Producers of the destination `destination` for one stream."""
+    """The producers of a destination for one stream."""
 
     def __init__(self, destination: str, stream: str) -> None:
         self._destination, self._stream = destination, stream
         self.by_partition: dict[Partition, StreamProducer] = {}
-        self._of_publisher: list[StreamProducer] = []  # on this connection, indexed by publisher id
-        self._former: list[StreamProducer] = []  # of logs that no longer exist, with unconfirmed entries
+        self._of_publisher: list[StreamProducer] = []  # declared on this connection, indexed by publisher id
+        self._former: list[StreamProducer] = []  # for logs that no longer exist; they may have unconfirmed entries
         self._unnumbered: dict[int, StreamEntry] = {}
         self._last_unnumbered = 0
         self._by_id: dict[str, StreamEntry] = {}
@@ -107,7 +111,7 @@ class Producers:
         self._connection: StreamConnection | None = None
         self._progress_at = 0.0  # time of the last confirm, or of the first write after all were confirmed
         self.unconfirmed_bytes = 0
-        """Size of all unconfirmed messages."""
+        """Total size of all unconfirmed messages."""
 
     # --- what the consumer tells ----------------------------------------------------------------------------------
 
@@ -130,7 +134,7 @@ class Producers:
     # --- connection -----------------------------------------------------------------------------------------------
 
     def connected(self, connection: StreamConnection) -> None:
-        """Write all messages with a publishing id again, before anything else is written."""
+        """Use a new connection: write all unconfirmed messages with publishing ids again, before anything else."""
         self._without_publishers()
         self._connection = connection
         connection.declare(_UNNUMBERED, "", self._stream)
@@ -143,7 +147,7 @@ class Producers:
                     connection.publish(publisher, number, producer.entries[number].data)
 
     def lost(self, reply: Reply) -> None:
-        """Keep messages with a publishing id, and tell all waiting callers."""
+        """The connection was lost: answer all waiting callers, and keep only the messages with publishing ids."""
         self._connection = None
         self._without_publishers()
         entries = list(self._by_id.values())
@@ -156,7 +160,8 @@ class Producers:
             producer.wake_all()
 
     def watch(self, most_s: float) -> None:
-        """After `most_s` without a confirm the stream is AWAY: it refuses no single message. Written ones are kept."""
+        """After `most_s` without a confirm, answer all waiting callers with AWAY: no single message can be at fault.
+        The written messages are kept."""
         if self._by_id and asyncio.get_running_loop().time() - self._progress_at > most_s:
             for entry in self._by_id.values():
                 entry.answer(UNCONFIRMED)
@@ -190,7 +195,7 @@ class Producers:
         self._of_publisher.clear()
 
     def _publisher(self, connection: StreamConnection, producer: StreamProducer) -> int | None:
-        """Its id on this connection; None if there are too many producers."""
+        """The producer's publisher id on this connection; None if the connection has too many producers."""
         if producer.publisher is None and len(self._of_publisher) < MAX_PRODUCERS:
             producer.publisher = len(self._of_publisher)
             self._of_publisher.append(producer)
@@ -200,16 +205,18 @@ class Producers:
     # --- messages -------------------------------------------------------------------------------------------------
 
     def stored_late(self, id_: str) -> bool:
-        """Whether a message was stored after its callers had given up. The record of it is dropped."""
+        """Whether a message was stored after the callers had stopped waiting. The id is then removed from the list of
+        such messages."""
         return bool(self._late) and self._late.pop(id_, 0) is None
 
     def under_way(self, id_: str) -> asyncio.Future[Reply] | None:
-        """The pending answer to the message with this id, if it is written and not confirmed."""
+        """The pending answer to the message with this id; None unless it was written and is not confirmed."""
         entry = self._by_id.get(id_)
         return None if entry is None else entry.wait()
 
     def write(self, partition: Partition, offset: int, id_: str, data: bytes) -> asyncio.Future[Reply] | None:
-        """Write a message; requires a connection. Returns the broker's answer, or None if it is not its turn yet."""
+        """Write a message; requires a connection. Returns a future for the broker's answer, or None if the message must
+        wait for earlier records."""
         connection, producer = self._connection, self.by_partition.get(partition)
         assert connection is not None
         publisher = None if producer is None else self._publisher(connection, producer)
@@ -239,5 +246,5 @@ class Producers:
         return entry
 
     async def wait(self, partition: Partition, offset: int) -> None:
-        """Wait until calling `write` again makes sense. Also returns when the connection is lost."""
+        """Wait until `write` should be called again. Also returns when the connection is lost."""
         await self.by_partition[partition].wait(offset)

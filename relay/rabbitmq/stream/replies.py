@@ -1,5 +1,5 @@
-"""Maps a broker's answers by the stream protocol to replies. Each is temporary or for the operator to fix: a stream
-refuses no single message."""
+"""Maps a broker's answers in the stream protocol to replies. Each error is temporary, or an operator has to fix it: a
+stream never refuses a single message."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WORDS: Final = {
     12: "VIRTUAL_HOST_ACCESS_FAILURE", 13: "UNKNOWN_FRAME", 14: "FRAME_TOO_LARGE", 15: "INTERNAL_ERROR",
     16: "ACCESS_REFUSED", 17: "PRECONDITION_FAILED", 18: "PUBLISHER_DOES_NOT_EXIST",
 }  # fmt: skip
-"""Response codes, in the protocol's own words."""
+"""The protocol's own words for the response codes."""
 
 
 class ConnectionLost(Exception):
-    """There is no connection, or it was lost. `reply` says why."""
+    """The attempt to connect failed, or the connection was lost. `reply` contains the reason."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.detail)
@@ -32,12 +32,12 @@ class ConnectionLost(Exception):
 
 
 def refused(code: int, detail: str) -> Reply:
-    """`detail`: the request."""
+    """The reply for a refused request. `detail`: the request."""
     return Reply(Result.AWAY, _WORDS.get(code, str(code)), detail)
 
 
 def unreachable(error: OSError | ssl.SSLError, place: str) -> Reply:
-    """Why a broker cannot be reached. `place`: its host and port."""
+    """The reply if a broker cannot be reached. `place`: its host and port."""
     if isinstance(error, NoAddress):
         return Reply(Result.AWAY, error.status, str(error))
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""Encodes a message's AMQP 1.0 sections, which a stream stores. Only the types that our messages need.
+"""Encodes a message's AMQP 1.0 sections, which a stream stores. It supports only the types that our messages need.
 
 `rstream` can encode them, too, but takes eight times as long (39 µs per message) and drops an empty body.
 """
@@ -35,7 +35,7 @@ def value(of: Value) -> bytes:
 
 
 def symbol(text: str) -> bytes:
-    """`text`: ASCII, up to 255 characters."""
+    """A symbol. `text`: ASCII, up to 255 characters."""
     return bytes((0xA3, len(text))) + text.encode("ascii")
 
 
@@ -46,7 +46,8 @@ def timestamp(ms: int) -> bytes:
 def properties(
     message_id: str, subject: str, content_type: str | None, content_encoding: str | None, created_ms: int | None
 ) -> bytes:
-    """`content_type` and `content_encoding`: see `symbol`. `created_ms`: creation-time, epoch ms."""
+    """The properties section. `content_type` and `content_encoding`: see `symbol`. `created_ms`: the property
+    `creation-time`, epoch ms."""
     types = [symbol(each) if each else _NULL for each in (content_type, content_encoding)]
     fields = [value(message_id), _NULL, _NULL, value(subject), _NULL, _NULL, *types]
     if created_ms is not None:
@@ -56,7 +57,7 @@ def properties(
 
 
 def application_properties(pairs: Sequence[tuple[str, Value]]) -> bytes:
-    """Names must be unique."""
+    """The application properties section. Names must be unique."""
     body = b"".join([value(each) for pair in pairs for each in pair])
     return _APPLICATION_PROPERTIES + _COMPOUND.pack(0xD1, len(body) + 4, 2 * len(pairs)) + body
 
