@@ -15,7 +15,7 @@ from duemq.model.frames.frame import MAX_STREAMS, FrameAnswer, pack_request
 from duemq.tls.contexts import client_context
 
 PREFIX = "frames+"
-"""The prefix of a server's URL if a session should use frames."""
+"""The prefix that a server's URL has if sessions should use frames."""
 
 
 class FramedAnswer:

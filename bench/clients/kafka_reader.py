@@ -58,7 +58,7 @@ class KafkaSource:
     partitions: int
 
     async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> ReceivedRecords:
-        """Read `topic` from its start until told to stop, then up to its last stable offset."""
+        """Read `topic` from its start until the request to stop, then up to its last stable offset."""
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
             isolation_level="read_committed",

@@ -18,7 +18,7 @@ KINDS = ("order.expire", "payment.remind", "basket.release", "trial.end", "webho
 class Payloads:
     """Payloads of exactly `size` bytes (ASCII). Ids and numbers differ in each payload; words repeat, as in real data.
 
-    Near its start, a payload has its sequence number in a fixed width, so that a reader can read it without parsing.
+    A payload has its sequence number near its start, in a fixed width, so that a reader finds it without parsing.
     """
 
     def __init__(self, size: int, seed: int) -> None:

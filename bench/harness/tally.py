@@ -28,9 +28,9 @@ class Tally:
     """The outcome of the messages, and the lateness of delivered messages.
 
     `lateness_ms` and `at_ms`: lateness and time (epoch ms) of each message's first delivery, in reading order. The
-    other fields are counts of messages. `lost`: accepted but never read. `duplicate`: read again after the first time.
-    `early`: read before they were due. `unasked`: read although they were refused or never sent. `wrong_due`: read with
-    a due time that was not requested.
+    other fields are counts. `lost`: accepted but never read. `duplicate`: read again after the first time. `early`:
+    read before they were due. `unasked`: read although they were refused or never sent. `wrong_due`: read with a due
+    time that was not requested.
     """
 
     accepted: int

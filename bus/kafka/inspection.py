@@ -60,12 +60,13 @@ class Inspection:
         return (await self._catalog.find([name])).get(name)
 
     async def misfit(self, name: str, *, expires: bool) -> str | None:
-        """Why the settings of one of duemq's existing topics are wrong. `expires`: see `Bus.create_log`."""
+        """Why the settings of one of duemq's existing topics are wrong; None if they are right. `expires`: see
+        `Bus.create_log`."""
         return await self._maker.misfit(name, settings_of_own(self._options, None if expires else NEVER))
 
     async def clock_offset_ms(self) -> float | None:
-        """How far this machine's clock is ahead of the brokers', ms; None if no server has compared clocks yet. Appends
-        records to `duemq.clock`, as each server does every second."""
+        """The brokers' clock minus this machine's, ms; None if no server has compared clocks yet. Appends records to
+        `duemq.clock`, as each server does every second."""
         if await self.topic(self._options.names.on_brokers(CLOCK_TOPIC)) is None:
             return None
         topic = ClockTopic(self._wire, self._maker, self._options, self._clock)

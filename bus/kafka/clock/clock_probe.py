@@ -50,8 +50,8 @@ class ClockProbe:
         self.samples = [*agreeing, _Sample(at, ahead, doubt)]
 
     def lately(self) -> float | None:
-        """The brokers' clock minus this machine's, ms, from the fastest sample in the last few seconds; None if there
-        is none."""
+        """The brokers' clock minus this machine's, ms, reduced to the part that is certain. It comes from the fastest
+        sample in the last few seconds; None if there is no sample."""
         now = self._steady()
         samples = [sample for sample in self.samples if now - sample.at <= _LATELY_S]
         if not samples:
@@ -61,7 +61,8 @@ class ClockProbe:
         return max(offset - best.doubt, 0.0) if offset > 0 else min(offset + best.doubt, 0.0)
 
     async def measure(self, ask: Callable[[], Awaitable[tuple[int, int, int]]]) -> float:
-        """The same, from a new sample. `ask` returns the arguments for `sample`; its errors are raised."""
+        """The same, after a new sample if the latest one is old. `ask` returns the arguments for `sample`; its errors
+        are raised."""
         if not self.samples or self._steady() - self.samples[-1].at > _FRESH_S:
             for _ in range(_TRIES if self.lately() is None else 1):
                 self.sample(*await ask())
