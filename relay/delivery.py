@@ -67,7 +67,7 @@ class Delivery:
         try:
             reply = await self._outlet.send(message)
         except asyncio.CancelledError:
-            if loop.time() - began < self._timeout_s:  # it did not time out: the consumer is stopping
+            if loop.time() - began < self._timeout_s:  # the consumer cancelled it for another reason than the timeout
                 throttle.give_up(tried=tried)
                 self._wake()
                 raise
