@@ -198,7 +198,7 @@ class Consumer:
 
     @property
     def paused(self) -> bool:
-        """Whether pulling pauses. With a pool of workers: a handler asked for a pause (`Pause`) that has not ended yet."""
+        """Whether pulling pauses. With workers: a handler asked for a pause (`Pause`) that has not ended yet."""
         return self._pool.paused
 
     # --- start and stop -------------------------------------------------------------------------------------------
