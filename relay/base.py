@@ -56,7 +56,7 @@ class Reply(NamedTuple):
 
 
 class Outlet(Protocol):
-    """One process's way to a destination. It is created without IO: `send` connects when necessary."""
+    """One process's access to a destination. It is created without IO: `send` connects when necessary."""
 
     concurrency: int
     """How many messages may be in flight if the declaration sets no limit."""

@@ -17,7 +17,9 @@ from duemq.relay.throttle import Throttle
 Disable = Callable[[str, str], Awaitable[None]]
 """Disables a destination. The arguments are its name and the reason."""
 
-_DAY_MS = 86_400_000  # the longest delay that the other side may ask for, and how long postponing may go on
+# The longest delay that the other side may ask for, and the time after a message's first attempt in which it may be
+# postponed without using up a retry.
+_DAY_MS = 86_400_000
 
 
 class OutletRefused(Reject):
@@ -65,7 +67,7 @@ class Delivery:
         try:
             reply = await self._outlet.send(message)
         except asyncio.CancelledError:
-            if loop.time() - began < self._timeout_s:  # it did not time out: the consumer is stopping
+            if loop.time() - began < self._timeout_s:  # the consumer cancelled it for another reason than the timeout
                 throttle.give_up(tried=tried)
                 self._wake()
                 raise

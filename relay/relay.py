@@ -27,9 +27,11 @@ from duemq.relay.settings import RelaySettings
 log = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that failed is restarted
-_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # ordered: some of each failing key stay
+# Limits for messages in hand. In ordered destinations, a few messages with each suspended key stay in hand.
+_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20
 _GROUP_COMMIT_PAUSE_S = 0.002  # short, because an ack waits until the cursor is stored
-_COMMIT_PAUSE_S = 0.02  # longer: each fsync for a cursor delays deliveries; shorter: fewer repeats after a crash
+# Storing a cursor costs an fsync, which delays deliveries. Messages done since the last store repeat after a crash.
+_COMMIT_PAUSE_S = 0.02
 _STOP_S = 10.0
 _LOOK_S = 60.0
 _ENDED_S = 20.0  # long enough for a consumer to stop (`_STOP_S`) and close its outlet

@@ -11,9 +11,9 @@ from duemq.model.settings import MIB, Networks, SettingsSection, Size, Switch, h
 
 
 class RelaySettings(SettingsSection):
-    """`enabled`: whether `duemq serve` relays. `listen`: metrics and probes of `duemq relay`. `private_networks`:
-    private, link-local or loopback networks in which destinations are allowed. `group_messages`, `group_bytes`: limits
-    for a group's messages in memory, leased or waiting."""
+    """`enabled`: whether `duemq serve` relays. `listen`: address for the metrics and probes of `duemq relay`.
+    `private_networks`: private, link-local or loopback networks in which destinations are allowed. `group_messages`,
+    `group_bytes`: limits for a group's messages in memory, leased or waiting."""
 
     enabled: Switch = True
     listen: str = "127.0.0.1:8789"

@@ -1,7 +1,7 @@
 """Limits messages in flight to a destination, and messages started per second. Pure: `now` is an argument.
 
-The limit for messages in flight is halved when the other side reports an overload. It is raised by one each time that
-as many messages as the limit were accepted (additive increase, multiplicative decrease, as in TCP since RFC 2581).
+The limit for messages in flight is halved when the other side reports an overload. For every N accepted messages, with
+N being the limit, it is raised by one (additive increase, multiplicative decrease, as in TCP since RFC 2581).
 
     three answers in a row ask for a delay -> closed for 1 s -> one message is tried -> overloaded: twice as long
                                                                                      -> any other answer: open

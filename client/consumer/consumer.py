@@ -52,7 +52,7 @@ _PULL_MS, _HELD_PULL_MS = 500, 20
 _IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
 _AGAIN_S = 0.2  # between checks for keys that are no longer suspended
-_ASIDE = 10  # limit of messages set aside, as a multiple of `max_in_hand`
+_ASIDE = 10  # limit for messages set aside, as a multiple of `max_in_hand`
 _PLACE_S = 2.5e-6  # pause per message that is not done: adding it to a position takes a tenth of that time
 _SAVE_S = 5.0  # limit for the last save of a partition
 _CROWDED_S = 1.0  # between attempts to store offsets while pulling waits for one to succeed
@@ -198,10 +198,10 @@ class Consumer:
 
     @property
     def paused(self) -> bool:
-        """Whether a handler asked for a pause (`Pause`) that has not ended yet."""
+        """Whether pulling pauses. With workers: a handler asked for a pause (`Pause`) that has not ended yet."""
         return self._pool.paused
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group and start. Raises Rejected if duemq does not run on this Kafka, and aiokafka's errors."""
@@ -361,7 +361,7 @@ class Consumer:
 
     def _read_again(self, source: MessageSource) -> frozenset[Partition]:
         """Reread partitions for keys that are free again. Returns the partitions that must not be pulled from, because
-        the limit of messages set aside has been reached."""
+        the limit for messages set aside has been reached."""
         with_aside = {partition: tracker for partition, tracker in self._trackers.items() if tracker.aside}
         if not with_aside:
             return frozenset()

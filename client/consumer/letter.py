@@ -29,8 +29,8 @@ class LetterPlace(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """What to send. `name`: because of it, duemq accepts the letter once, however often it is sent
-    (`model/messages/names.py`, `of_return`). The key and value are the message's own."""
+    """The content of a letter, except its key and value, which are the message's own. `name`: makes duemq accept the
+    letter only once, however often it is sent (`model/messages/names.py`, `of_return`)."""
 
     topic: str
     wait: Wait

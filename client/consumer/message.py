@@ -45,7 +45,7 @@ class Message:
             place = f"{record.topic}:{record.partition}:{record.offset}:{record.timestamp}"
             id_ = self._text(REDRIVEN_ID)
             topic = record.topic
-            if id_ and topic.startswith(DESTINATION):  # a dead letter of a destination: it came from another topic
+            if id_ and topic.startswith(DESTINATION):  # a dead letter of a destination, first sent to another topic
                 topic = (self._text(REDRIVEN_ORIGIN) or topic).partition("/")[0]
             id_ = id_ or self._text("duemq-id") or place
             self._origin = RetryOrigin(topic, record.partition, record.offset, id_, due_ms=self.due_ms)

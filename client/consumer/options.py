@@ -49,10 +49,10 @@ class ConsumerOptions:
     datetime, or epoch ms)."""
     retry: Policy = field(default_factory=Levels)
     tell_errors: str = "text"
-    """How much of a handler's error goes into the headers of a retried message and into the log: its `text`, or only
+    """How much of a handler's error is written to the headers of a retried message and to the log: its `text`, or only
     its `class` if texts may contain secrets, such as a database address with its password."""
     log_retries: bool = True
-    """Whether each retried message is logged. Dead letters always are."""
+    """Whether each retried message is logged. Dead letters are always logged."""
     timeout_s: float = 60.0
     """Time limit for handling one message. A message that exceeds it has failed. A blocking handler cannot be stopped
     and keeps running."""
@@ -69,9 +69,9 @@ class ConsumerOptions:
     """How long running handlers may take to finish at a stop, or when their partition moves to another member."""
     rack: str = ""
     allocation: str = "average"
-    """`average`, `circle`, `consistent_hash` or `same_rack`: how partitions are shared out among members."""
+    """How partitions are distributed among members: `average`, `circle`, `consistent_hash` or `same_rack`."""
     offsets_folder: Path | str | None = None
-    """Folder of a broadcasting member's offsets. Default: `~/.duemq/offsets`."""
+    """The folder for a broadcasting member's offsets. Default: `~/.duemq/offsets`."""
     member: str = ""
     """The name of this member; a broadcasting member's offsets are stored under it, too. Default: the host's name."""
     buffer_topic: str = "duemq.buffer"
@@ -134,7 +134,7 @@ class ConsumerOptions:
 
     @property
     def folder(self) -> Path:
-        """Folder of a broadcasting member's offsets."""
+        """The folder for a broadcasting member's offsets."""
         if self.offsets_folder is not None:
             return Path(self.offsets_folder)
         try:

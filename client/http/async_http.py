@@ -24,8 +24,8 @@ def internal_http(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncHtt
 
 
 class AsyncHttp(httpx.AsyncClient):
-    """Raises `httpx.ConnectError` for a connection that is reset right after the server's host accepted it, and
-    `httpx.ReadError` if TLS ends with an error, such as the server's refusal of our certificate.
+    """An HTTP client. It raises `httpx.ConnectError` for a connection that is reset right after the server's host
+    accepted it, and `httpx.ReadError` if TLS ends with an error, such as the server's refusal of our certificate.
 
     Such a reset occurs if a process dies with connections in its backlog. With uvloop, the connection then has no
     socket any more; httpcore 1.0 requests the socket before it sends anything, and raises AttributeError.

@@ -1,4 +1,4 @@
-"""Exceptions of the SDK: one class per rejection code of `docs/reference/api.md`, all under
+"""Exceptions of the SDK: one class per rejection code in `docs/reference/api.md`, all subclasses of
 `duemq.model.errors.DuemqError`.
 
 * `RejectedError` and its subclasses: the server refuses the request; sending the same request again does not help.
@@ -109,7 +109,7 @@ class BadTime(BadWhen): ...
 
 
 class NaiveTimeError(BadWhen, ValueError):
-    """A time without a zone does not determine an instant."""
+    """A time without a zone, which does not determine an instant."""
 
 
 class NegativeDelay(BadWhen): ...

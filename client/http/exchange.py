@@ -145,7 +145,8 @@ def json_of(response: httpx.Response) -> Any:
 def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreachable | UnexpectedAnswer:
     """The exception for an answer with a status of 300 or above. The body must have been read.
 
-    A gateway may answer 502 or 504 after it forwarded the request and got no answer; with 503 it did not forward it.
+    With 502 or 504 from a gateway, the outcome is unknown: it may have forwarded the request and got no answer. A 503
+    becomes `Unavailable`; see `_nothing_done` for a 503 from a gateway.
     """
     request_id = response.headers.get("X-Request-ID")
     retry_after = response.headers.get("Retry-After", "")

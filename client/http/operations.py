@@ -50,7 +50,7 @@ BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable
 
 _TIMES_OF_JOBS: Final = ("deliver_at", "deliver_after", "shift", "zone")
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
-"""Limits of one `POST /v1/messages:batch`."""
+"""Limits for one `POST /v1/messages:batch`."""
 _READ_FILE_S = 600.0  # the server reads the whole file before it answers
 _MANY_FILES_S = 60.0  # the server appends thousands of commands before it answers
 _TEST_S = 620.0  # the longest timeout of a destination, and a margin

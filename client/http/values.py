@@ -37,10 +37,11 @@ class MessageChange:
 class MessageState:
     """The state of a message at the time of the answer. Times ending in `_ms` are in epoch milliseconds.
 
-    A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
-    `headers`: the last value of a repeated name, with bytes beyond UTF-8 as `\\xNN`; `header_list` has all, unchanged.
-    `payload` is None if it was not sent along, is no longer kept, or is null (then `is_null`).
-    `changes`: the first one and the last 15.
+    A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; `get` returns all fields.
+    `headers`: the last value of a repeated name, with non-UTF-8 bytes as `\\xNN`; `header_list` has all, unchanged.
+    `payload` is None if the answer does not include it, the server no longer keeps it, or it is null (then `is_null` is
+    true).
+    `changes`: the first change and the last 15.
     """
 
     id: str
@@ -89,7 +90,7 @@ class MessageState:
 
     @property
     def header_list(self) -> HeaderList:
-        """All headers in order, with their bytes; None is null. `send` takes it as `headers`."""
+        """All headers in order, with their bytes; None is null. `send` accepts it as `headers`."""
         return read_header_list(self.raw)
 
 
@@ -170,7 +171,7 @@ class MoveReport:
 class Record:
     """A delivered message, as a consumer gets it. If the payload is null, `payload` is empty and `is_null` is true.
 
-    `headers`: the last value of a repeated name, with bytes beyond UTF-8 as `\\xNN`; `header_list` has all, unchanged.
+    `headers`: the last value of a repeated name, with non-UTF-8 bytes as `\\xNN`; `header_list` has all, unchanged.
     `cursor` is the position just after the record; the server sends it only in `tail`.
     """
 

@@ -195,6 +195,6 @@ def _translate_errors() -> Iterator[None]:
 
 
 def _bytes(value: Any) -> bytes:
-    """An answer as bytes. The caller's client may decode answers to str: results are JSON, so encoding them restores
-    them."""
+    """An answer as bytes. The caller's client may decode answers to str. Results are JSON, so encoding them again
+    restores the bytes."""
     return value.encode() if isinstance(value, str) else bytes(value)

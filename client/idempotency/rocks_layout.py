@@ -37,8 +37,8 @@ class SessionOver(FolderRefused):
 
 
 def open_folder(folder: Path) -> tuple[Rdict, int]:
-    """Open the database for a new session, and return both. Raises FolderRefused, CorruptStore, DiskFull or
-    StoreFailed."""
+    """Open the database for a new session. Returns it with the session's number. Raises FolderRefused, CorruptStore,
+    DiskFull or StoreFailed."""
     with translate_errors(f"opening the store of idempotency keys in {folder}"):
         make_folder(folder)  # private: it contains the results of handlers
         db = Rdict(str(folder), _options())

@@ -14,7 +14,7 @@ from duemq.client.idempotency.base import Begun, Done, Fresh, InDoubt, Running
 class KeyState(Enum):
     ABSENT = auto()  # never begun, released, or forgotten
     RUNNING = auto()
-    LAPSED = auto()  # begun and not finished, but the lease has ended
+    LAPSED = auto()  # begun but not finished, and the lease has ended
     DONE = auto()
 
 
@@ -114,8 +114,8 @@ def finish(row: KeyRow | None, owner: str, result: bytes, now_ms: int, keep_ms: 
 
 
 def release(row: KeyRow | None, owner: str) -> tuple[KeyRow | None, bool]:
-    """The new row, and whether it was released. Takes no time, because an expired row has the same effect as a released
-    one."""
+    """The new row, and whether it was released. The current time does not matter, because an expired row has the same
+    effect as a released one."""
     if row is None or row.owner != owner or NEXT[row.state(0), Event.RELEASE] is not KeyState.ABSENT:
         return row, False
     return None, True

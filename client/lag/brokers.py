@@ -89,7 +89,7 @@ class Brokers:
     # --- groups ---------------------------------------------------------------------------------------------------
 
     async def groups(self) -> set[str]:
-        """The consumer groups on all brokers that this user may see."""
+        """All consumer groups, on any broker, that this user may see."""
         return {group for group, kind in await self._wire.groups() if kind in _KINDS}
 
     async def describe(self, groups: Iterable[str]) -> dict[str, ConsumerGroup]:
@@ -178,7 +178,7 @@ class Brokers:
         return Topics(leaders, frozenset(others), frozenset(hidden))
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
-        """The first and last offsets of the partitions that can be read at present."""
+        """The first and the end offset of each partition that can be read at present."""
         if not partitions:
             return {}
         starts = await self._retry(lambda: self._offsets(partitions, EARLIEST))

@@ -17,9 +17,9 @@ from duemq.model.errors import LogFailed
 from duemq.model.messages.record import StoredRecord, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
-_MAX_BYTES = 32 << 20  # read at most this to count the messages of a topic
+_MAX_BYTES = 32 << 20  # limit for the data that is read to count the messages of a topic
 _NOWHERE = 1 << 63  # an offset past the end of any partition
-_FAR_BYTES = 64 << 20  # skip at most this amount of aborted data to find a message
+_FAR_BYTES = 64 << 20  # limit for the aborted data that is skipped to find a message
 
 Spans = Mapping[TopicPartition, tuple[int, int]]
 

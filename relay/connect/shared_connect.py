@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class SharedConnect(Generic[T]):
-    """Runs `connect` for all waiting callers at once. Each gets its result: the connection, or the reason for the
+    """Calls `connect` once for all waiting callers. Each gets the result: the connection, or the reason for the
     failure."""
 
     def __init__(self, connect: Callable[[], Coroutine[Any, Any, T]], system: str) -> None:

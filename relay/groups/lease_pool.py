@@ -154,7 +154,7 @@ class LeasePool:
         return results
 
     async def _until_stored(self, tickets: dict[OffsetTracker, int]) -> None:
-        """Return once these positions are durable. Raises OutcomeUnknown."""
+        """Wait until these positions are durable. Raises OutcomeUnknown."""
         try:
             async with asyncio.timeout(_DURABLE_S):
                 while any(tracker.stored < ticket for tracker, ticket in tickets.items()):

@@ -1,4 +1,4 @@
-"""Records which messages of a group wait, and which are leased until when. Pure: `now` is in ms on a monotonic clock.
+"""Records which messages of a group wait, which are leased, and until when. Pure: `now` is in ms on a monotonic clock.
 
 ready --take--> leased --end--> (done or failed)
   ^               |  |

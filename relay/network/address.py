@@ -1,8 +1,8 @@
 """Decides which addresses a destination may have: public addresses, and networks that the operator allows.
 
-By declaring a destination, a user must not gain access to services that only this machine can reach: on its loopback,
-in its private network, or the metadata service of its cloud. The lists follow IANA's special-purpose registries. They
-are written out here because `ipaddress` differs between versions of Python.
+By declaring a destination, a user must not gain access to services that only this machine can reach, such as those on
+its loopback interface and its private network, and its cloud's metadata service. The lists follow IANA's
+special-purpose registries. They are written out here because `ipaddress` differs between versions of Python.
 """
 
 from __future__ import annotations

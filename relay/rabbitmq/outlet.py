@@ -38,7 +38,7 @@ from duemq.relay.rabbitmq.replies import (
 from duemq.relay.tls import client_context
 
 _MAX_HEARTBEAT_S: Final = 10
-_LEAST_SILENT_S: Final = 1.0  # with the shortest heartbeat timeout, 1 s, a broker sends a heartbeat every 0.5 s
+_LEAST_SILENT_S: Final = 1.0  # twice the 0.5 s between a broker's heartbeats at the shortest heartbeat timeout, 1 s
 _MAX_CONNECT_S: Final = 5.0
 _TRIES: Final = 3  # how often a message is published together with others before it is published alone
 _MAX_LATE: Final = 10_000  # ids of messages that were accepted after the callers had stopped waiting

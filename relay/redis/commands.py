@@ -15,7 +15,7 @@ from duemq.relay.held_task import celery_task, dramatiq_task
 from duemq.relay.redis.script import SCRIPT, SHA
 
 Words = tuple[str | bytes | int, ...]
-"""The words of a command. The first, its name, must be a str, because the cluster client looks the command up by it."""
+"""The words of a command. The first word, its name, is a str, because the cluster client looks commands up by it."""
 
 HEADER: Final = b"header:"
 NULL_HEADER: Final = b"null-header:"

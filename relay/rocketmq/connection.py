@@ -1,4 +1,4 @@
-"""Uses a producer of Apache's client in an event loop: its channels, routes and signatures.
+"""Uses a producer from Apache's client in an event loop: its channels, routes and signatures.
 
 The client works in its own threads. Its API sends one message per request, which wakes up several threads; this module
 sends many messages in one request.

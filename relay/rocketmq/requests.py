@@ -1,4 +1,4 @@
-"""Requests of RocketMQ's gRPC protocol, and how messages are grouped into them."""
+"""Requests in RocketMQ's gRPC protocol, and how messages are grouped into them."""
 
 from __future__ import annotations
 

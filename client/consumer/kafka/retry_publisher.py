@@ -78,7 +78,7 @@ class RetryPublisher:
         await patiently(self.open)
 
     async def send(self, message: Message, to: Wait | DeadLetter, error: str) -> Wait | DeadLetter:
-        """Send a message back or to the dead letters, as `to` demands. If duemq cannot accept the message, it is sent
+        """Send a message back or to the dead letters, according to `to`. If duemq cannot accept the message, it is sent
         to the dead letters in any case. Returns the actual outcome, once the message is durable in the log.
 
         Retries until it succeeds; after a cancel the outcome is unknown.

@@ -47,7 +47,7 @@ from duemq.client.consumer.options import ConsumerOptions
 log = logging.getLogger(__name__)
 
 _LOOK_S = 30.0  # between checks for new topics and partitions
-_LOOK_SOON_S = (1.0, 2.0, 3.0, 5.0, 10.0)  # after the start, and when topics appeared or disappeared
+_LOOK_SOON_S = (1.0, 2.0, 3.0, 5.0, 10.0)  # after the start, and after topics have appeared or disappeared
 _STOP_S = 10.0
 _ASK_S = 2.0
 _AGAIN_S = 2.0
@@ -101,7 +101,7 @@ class KafkaMessageSource:
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
         self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
-        self._keeps_back = False  # a pull holds records that it has not returned yet
+        self._keeps_back = False  # a pull has fetched records that it has not returned yet
         self._metadata_bytes = MAX_BYTES
         self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # the mark's last commit, with its turn
 
@@ -280,7 +280,7 @@ class KafkaMessageSource:
             await self.starts.commit(offsets, lambda: self.changes.turn == turn)
 
     async def let_go(self) -> None:
-        """Give up all partitions, as if other members took them."""
+        """Give up all partitions, as if they were assigned to other members."""
         await self.changes.on_partitions_revoked(self.kafka.assignment())
 
     async def stop(self) -> None:

@@ -16,13 +16,14 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import CLASSIC_LEVELS, FIRST_MS, LAST_MS, parse_duration, parse_instant, parse_levels
 
 LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
-"""The delays of levels 1 to 18, ms. They are not configurable here, because a retry is a plain record
+"""The delays of levels 1 to 18, ms. They are the same on all servers, because a retry is a plain record
 (docs/guides/kafka.md)."""
 RETRIES: Final = 16
 """How often a message comes back before it goes to the dead letters."""
 _FIRST_LEVEL = 3
 _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
-_MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: so that it is due before 10000 AD
+# "after" is limited so that the message is due before the year 10000.
+_MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}
 _MIN_MS: Final = {"level": 0, "after": 0, "at": FIRST_MS}
 _LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
 _PAUSE_GROWTH = 1.5  # the end of an outage of t seconds is detected within about t/2 seconds, and a retry is cheap
@@ -122,7 +123,8 @@ def pause_s(error: Pause, before: float | None) -> float:
 
 
 class Policy(Protocol):
-    """Decides how long a message waits that was retried `retried` times before; None if its retries are used up."""
+    """Decides how long a message waits. `retried`: how often it was retried before. None if its retries are used
+    up."""
 
     def wait(self, retried: int) -> Wait | None: ...
 

@@ -1,8 +1,9 @@
 """How many messages may be pulled next, and from which partitions.
 
-The number of messages in hand is limited for the whole consumer. If failed messages are retried in place, a partition's
-messages may stay in hand for hours. In that case, half of the room is first come, first served, and the other half is
-divided evenly among the partitions: a partition with many failed messages cannot use the room reserved for the others.
+The number of messages in hand is limited for the whole consumer. If failed messages are retried in place, that is, stay
+in hand until then, they may do so for hours. In that case, half of the room is first come, first served, and the other
+half is divided evenly among the partitions: a partition with many failed messages cannot use the room reserved for the
+others.
 """
 
 from __future__ import annotations

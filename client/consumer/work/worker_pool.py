@@ -217,7 +217,7 @@ class WorkerPool:
                     worker.task.cancel()
 
     def saved(self) -> None:
-        """See `Pool`: no handler waits for it."""
+        """See `Pool`. Does nothing, because no handler waits until positions are stored."""
 
     # --- keys -----------------------------------------------------------------------------------------------------
 

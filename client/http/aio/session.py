@@ -1,4 +1,4 @@
-"""The base of all clients: a connection that executes plans."""
+"""The base class of all clients: a connection that executes plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class AsyncSession:
-    """A connection that executes plans. Its arguments: see `AsyncClient`."""
+    """A connection that executes plans. For its arguments, see `AsyncClient`."""
 
     def __init__(
         self,

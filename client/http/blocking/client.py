@@ -80,9 +80,9 @@ class Client(Session):
         request fails, raises `BatchInterrupted` with the results so far.
 
         A draft with a `name` or an `idempotency_key` is accepted only once. For the same draft again, the result is the
-        first message (with `duplicate` true); for another draft with the same one, it is a `NameConflict` or an
-        `IdempotencyConflict`. The client sends such drafts again, up to three times, if their outcome is unknown; a
-        draft that was accepted in an earlier attempt is then a `duplicate`. If a request gets no answer at all, it is
+        first message (with `duplicate` true); for a different draft with the same name or key, it is a `NameConflict`
+        or an `IdempotencyConflict`. The client sends such drafts again, up to three times, if their outcome is unknown;
+        a draft that was accepted in an earlier attempt is then a `duplicate`. If a request gets no answer at all, it is
         sent again only if all its drafts have a `name` or an `idempotency_key`.
         """
         return self._run(operations.send_batch(drafts, lambda state: Message(self, state)))

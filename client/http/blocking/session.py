@@ -1,5 +1,5 @@
 # Made from client/http/aio/session.py by `make sdk`: change that file.
-"""The base of all clients: a connection that executes plans."""
+"""The base class of all clients: a connection that executes plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """A connection that executes plans. Its arguments: see `Client`."""
+    """A connection that executes plans. For its arguments, see `Client`."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ _API: Final = b"/v1/"
 
 
 class FrameTransport(httpx.AsyncBaseTransport):
-    """`verify`: the TLS context for https, as in httpx."""
+    """Sends requests as frames or over HTTP. `verify`: the TLS context for https, as in httpx."""
 
     def __init__(self, verify: ssl.SSLContext | bool) -> None:
         self._http = httpx.AsyncHTTPTransport(verify=verify)
@@ -31,7 +31,7 @@ class FrameTransport(httpx.AsyncBaseTransport):
         self._link: FrameLink | None = None
         self._opening = asyncio.Lock()
         self._places = asyncio.Semaphore(MAX_STREAMS)
-        self._not_before = 0.0  # monotonic s
+        self._not_before = 0.0  # before this time (s, monotonic clock), frames are not tried
 
     @property
     def is_open(self) -> bool:

@@ -8,11 +8,11 @@ crash:
     a publishing id is written only after every record in the partition that has a smaller offset and may be pulled
     again has been written under the same name
 
-The publishing id of a record is its offset. A producer name belongs to one log of a partition, read by a group since
-one start: if the log is recreated or restored, or the group is reset, a new name is used. A consumer pulls records in
-the order of their offsets, from a stored position on; records below that position are never pulled again. A pulled
-record is open until it is written with its id, or has ended: the other side has it, or it is durable elsewhere, as a
-retry or a dead letter. Only the first open record may be written with its id. Consequences:
+The publishing id of a record is its offset. A producer name belongs to one log of a partition and to one start of a
+group: if the log is recreated or restored, or the group is reset, a new name is used. A consumer pulls records in the
+order of their offsets, from a stored position on; records below that position are never pulled again. A pulled record
+is open until it is written with its id, or has ended: the other side has it, or it is durable elsewhere, as a retry or
+a dead letter. Only the first open record may be written with its id. Consequences:
 
 * A restarted relay may write each record that it pulls again with its id. If the broker has stored a greater id, it has
   also stored this record, or the record is durable elsewhere.

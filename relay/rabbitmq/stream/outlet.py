@@ -52,7 +52,7 @@ class StreamOutlet(ConnectedOutlet[StreamConnection]):
         self._connect_s = min(self._timeout_s / 3, _MAX_CONNECT_S)
         self._producers = Producers(destination.name, self._stream)
 
-    # --- what the consumer tells ----------------------------------------------------------------------------------
+    # --- calls from the consumer ----------------------------------------------------------------------------------
 
     def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
         """See `Watcher`."""

@@ -56,8 +56,8 @@ class StreamProducer:
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, offset: int) -> None:
-        """Wait until a record may be written with its id. After a short time, the wait ends for all waiting records:
-        they are then written without ids."""
+        """Wait until a record may be written with its id. If the first open record does not change for a short time,
+        the wait ends for all waiting records: they are then written without ids."""
         loop = asyncio.get_running_loop()
         turn = self._waiting[offset] = loop.create_future()
         if self._timer is None:
@@ -113,7 +113,7 @@ class Producers:
         self.unconfirmed_bytes = 0
         """Total size of all unconfirmed messages."""
 
-    # --- what the consumer tells ----------------------------------------------------------------------------------
+    # --- calls from the consumer ----------------------------------------------------------------------------------
 
     def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
         producer = self.by_partition.get(partition)
