@@ -118,7 +118,7 @@ async def _clock(brokers: KafkaInspection, bound_ms: int) -> Finding:
         return warning("clocks", f"not compared with the brokers': {failed}", "check the topic duemq.clock")
     if offset is None:
         return ok("clocks", "not compared with the brokers' before the first start")
-    detail = f"this clock is {offset:+.0f} ms from the brokers', and may be {bound_ms} (node.max_clock_offset_ms)"
+    detail = f"this clock is {-offset:+.0f} ms from the brokers', and may be {bound_ms} (node.max_clock_offset_ms)"
     if abs(offset) > bound_ms:
         return error("clocks", detail, "set this machine's clock and the brokers' by NTP: a server delivers nothing")
     if abs(offset) > bound_ms * _FAR_SHARE:
