@@ -17,7 +17,7 @@ from duemq.proxy.destinations.endpoints import DESTINATION_ENDPOINTS
 from duemq.proxy.groups.endpoints import GROUP_ENDPOINTS
 from duemq.proxy.openapi import describe
 from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, ORDERS, STATUSES
-from duemq.web import status
+from duemq.web import probes
 
 _TEXT = {"type": "string"}
 _INSTANT = {"type": "string", "examples": ["2026-11-21T10:00:00Z", "1795255200000"]}
@@ -357,7 +357,7 @@ ENDPOINTS = (
         scope=Scope.READ,
     ),
     Endpoint(
-        "GET", "/v1/cluster", status.cluster, "Nodes, shards and lag", "service",
+        "GET", "/v1/cluster", probes.cluster, "Nodes, shards and lag", "service",
         {200: ResponseSpec("The cluster.", schemas.Cluster)},
         scope=Scope.READ,
     ),
@@ -397,12 +397,12 @@ ENDPOINTS = (
         scope=None,
     ),
     Endpoint(
-        "GET", "/livez", status.livez, "Whether the process works; if not, a restart helps", "service",
+        "GET", "/livez", probes.livez, "Whether the process works; if not, a restart helps", "service",
         {200: ResponseSpec("It does.", schemas.State)}, ("stuck",),
         scope=None,
     ),
     Endpoint(
-        "GET", "/healthz", status.healthz, "The same as /livez", "service",
+        "GET", "/healthz", probes.healthz, "The same as /livez", "service",
         {200: ResponseSpec("It does.", schemas.State)}, ("stuck",),
         scope=None,
     ),
@@ -412,7 +412,7 @@ ENDPOINTS = (
         scope=None,
     ),
     Endpoint(
-        "GET", "/metrics", status.metrics, "Metrics for Prometheus", "service",
+        "GET", "/metrics", probes.metrics, "Metrics for Prometheus", "service",
         {200: ResponseSpec("The text format.", {"text/plain": _TEXT})}, notes=_METRICS, all_topics=True,
         scope=Scope.READ,
     ),

@@ -24,7 +24,7 @@ from duemq.proxy.gateway.shard_router import router_of
 from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.relay_access import Ended, FiguresOf, LeasesOf, RelayAccess, none_at_work
 from duemq.proxy.request.ingress import Ingress
-from duemq.web.status import ReadinessCollector
+from duemq.web.probes import ReadinessCollector
 
 if TYPE_CHECKING:  # an extra
     from duemq.cluster.tracing.tracing import Tracing

@@ -39,8 +39,8 @@ from duemq.election.zookeeper.election import ZooKeeperElection
 from duemq.model.errors import BadConfig
 from duemq.storage.data_folder import SNAPSHOTS, Folder
 from duemq.web.admission.admission import Admission
+from duemq.web.probes import ReadinessCollector
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
-from duemq.web.status import ReadinessCollector
 
 _EXPIRE_S = 30.0  # how often abandoned snapshots are removed
 

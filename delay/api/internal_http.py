@@ -34,7 +34,7 @@ from duemq.cluster.shards.paging import shorten
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.messages.key import KEY_BYTES
-from duemq.web import status
+from duemq.web import probes
 from duemq.web.admission.admission import Admission, AdmissionMiddleware
 from duemq.web.body import read_body
 from duemq.web.json_response import JsonResponse, in_slices
@@ -73,11 +73,11 @@ def create_internal_app(
             Route("/internal/figures", reads.figures),
             Route("/internal/windows", reads.windows),
             *more,
-            Route("/v1/cluster", partial(status.cluster, about)),
-            Route("/livez", partial(status.livez, about)),
-            Route("/healthz", partial(status.healthz, about)),
-            Route("/readyz", partial(status.readyz, about)),
-            Route("/metrics", partial(status.metrics, about)),
+            Route("/v1/cluster", partial(probes.cluster, about)),
+            Route("/livez", partial(probes.livez, about)),
+            Route("/healthz", partial(probes.healthz, about)),
+            Route("/readyz", partial(probes.readyz, about)),
+            Route("/metrics", partial(probes.metrics, about)),
         ],
         exception_handlers={Rejected: _on_rejected, Unavailable: _on_unavailable},
     )
@@ -184,7 +184,7 @@ class _Reads:
 
 
 class _About(NamedTuple):
-    """See `StatusSource`."""
+    """See `ProbeSource`."""
 
     gateway: NodeBackend
     registry: CollectorRegistry

@@ -19,9 +19,9 @@ from duemq.proxy.access import batch_bytes_of
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.send import canonical, idempotency_conflict, name_conflict
 from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.request.caller_names import client_name, idempotency_name
 from duemq.proxy.request.json_body import read_both
 from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_texts
-from duemq.proxy.request.names import client_name, idempotency_name
 from duemq.proxy.response.render import receipt_json
 from duemq.web.json_response import JsonResponse
 from duemq.web.problem import rejection

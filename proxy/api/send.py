@@ -15,10 +15,10 @@ from duemq.model.messages.message import Draft
 from duemq.model.messages.names import Name, fingerprint
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.request.caller_names import IDEMPOTENCY_KEY, client_name, name_in_header
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.json_body import is_json, not_json, read_both
 from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_text
-from duemq.proxy.request.names import IDEMPOTENCY_KEY, client_name, name_in_header
 from duemq.proxy.response.render import receipt_json
 from duemq.web.body import header, headers_of, read_body
 from duemq.web.json_response import JsonResponse

@@ -17,7 +17,7 @@ from duemq.model.timing import shown
 from duemq.model.topics.topic_patterns import topic_matcher
 from duemq.proxy.access import GRANT, batch_bytes_of
 from duemq.proxy.api.endpoint import Service
-from duemq.web import status
+from duemq.web import probes
 from duemq.web.body import header
 from duemq.web.json_response import JsonResponse
 from duemq.web.problem import problem, problem_response
@@ -72,8 +72,8 @@ def _topics(allowed: Sequence[str], grant: Grant) -> list[str]:
 
 async def readyz(service: Service, request: Request) -> Response:
     if service.access.why_not_ready() is not None:
-        return status.ready_response(Readiness(Reason.KEYS_UNKNOWN))
-    return await status.readyz(service, request)
+        return probes.ready_response(Readiness(Reason.KEYS_UNKNOWN))
+    return await probes.readyz(service, request)
 
 
 async def drain_node(service: Service, request: Request) -> Response:

@@ -38,7 +38,7 @@ from duemq.model.topics.rules import ID_CHARS
 from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, OwnTopic, Receipt
 from duemq.proxy.gateway.changes import MessageChanges, applied_in_time
 from duemq.proxy.gateway.message_resolver import Address, MessageResolver, direct_checksum
-from duemq.proxy.gateway.names import AppendedNames, Names
+from duemq.proxy.gateway.receipt_lookup import AppendedNames, ReceiptLookup
 from duemq.proxy.gateway.shard_router import ByKey, ShardRouter
 from duemq.storage.shard.records import PENDING, REJECTED, ImportRecord
 from duemq.storage.shard.topic_counts import TopicCount
@@ -85,7 +85,7 @@ class CommandGateway:
     def __init__(self, backend: Backend, selection: ShardRouter | None = None, answer_s: float = 2.0) -> None:
         self._backend, self._answer_s = backend, answer_s
         self._selection = selection or ByKey(backend.shards)
-        self._addresses, self._names = MessageResolver(backend), Names(backend, answer_s)
+        self._addresses, self._names = MessageResolver(backend), ReceiptLookup(backend, answer_s)
         self._changes = MessageChanges(backend, self._addresses, partial(self._append, for_answer=True), answer_s)
         self._turn = count()
         # The numbers in ids of direct messages only need to differ. A first number below 2**40 leaves room to count up.

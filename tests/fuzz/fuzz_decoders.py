@@ -37,7 +37,7 @@ with atheris.instrument_imports(include=["duemq"]):
     from duemq.proxy.login.cookie import read_cookie, session_text
     from duemq.proxy.login.settings import LoginSettings
     from duemq.proxy.login.tokens import Issuer
-    from duemq.proxy.request.names import name_in_header
+    from duemq.proxy.request.caller_names import name_in_header
     from duemq.proxy.request.raw_body import read_dashed
     from duemq.web.request_target import target_of
     from duemq.web.same_origin import SameOrigin

@@ -27,13 +27,13 @@ from duemq.cluster.topics.internal_topics import ADMIN, create_admin_log
 from duemq.model.errors import BadConfig
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.topics.topic_names import TopicNames
-from duemq.web import status
+from duemq.web import probes
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
 
 @dataclass(frozen=True)
 class RelayStatus:
-    """A relay's status: see `status.StatusReport`."""
+    """A relay's status: see `probes.ProbeReport`."""
 
     admin: Administration
     relay: RelayOfProcess
@@ -83,7 +83,7 @@ async def run_relay(
         relay = RelayOfProcess(settings, admin, lambda: bus, None, metrics, names=TopicNames(prefix))
         service = _Service(RelayStatus(admin, relay), metrics)
         systemd.status = lambda: service.gateway.readiness().sentence
-        metrics.register(status.ReadinessCollector(service.gateway.readiness))
+        metrics.register(probes.ReadinessCollector(service.gateway.readiness))
 
         async def until_end(shut: asyncio.Event) -> None:
             await shut.wait()
@@ -101,9 +101,9 @@ def _app(service: _Service) -> Starlette:
         return made
 
     paths = {
-        "/metrics": status.metrics,
-        "/livez": status.livez,
-        "/readyz": status.readyz,
-        "/v1/cluster": status.cluster,
+        "/metrics": probes.metrics,
+        "/livez": probes.livez,
+        "/readyz": probes.readyz,
+        "/v1/cluster": probes.cluster,
     }
     return Starlette(routes=[Route(path, partial(answer, endpoint)) for path, endpoint in paths.items()])

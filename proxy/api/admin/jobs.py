@@ -22,8 +22,8 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.jobs.order import read_order
 from duemq.proxy.jobs.topic_work import TopicWork, source_of
 from duemq.proxy.jobs.work import JobWork, MessageWork
+from duemq.proxy.request.caller_names import name_in_header
 from duemq.proxy.request.json_body import read_both
-from duemq.proxy.request.names import name_in_header
 from duemq.proxy.response.render import times
 from duemq.web.json_response import JsonResponse
 

@@ -56,7 +56,8 @@ _CLIENT: Final = "client/http/blocking/client client/http/operations client/http
 WALKS: Final = {
     "a POST with a delay, to its record on Kafka": Walk(
         (
-            _HTTP, "proxy/api/send proxy/request/names proxy/request/json_body proxy/request/ingress model/timing",
+            _HTTP, "proxy/api/send proxy/request/caller_names proxy/request/json_body proxy/request/ingress",
+            "model/timing",
             _GATEWAY, "cluster/topics/topic_states proxy/gateway/shard_router model/messages/ids",
             "proxy/response/render", _APPEND, _FETCH, _CYCLE, _DUE, _COMMIT,
         ),

@@ -37,7 +37,7 @@ from duemq.delay.metrics import (
 from duemq.model.disk_use import DiskUse
 from duemq.model.log.ledger import Entry
 from duemq.model.messages.key import make_key
-from duemq.web.status import StatusSource, metrics
+from duemq.web.probes import ProbeSource, metrics
 from tests.support.docs.metrics_page import metrics as metrics_of_the_code
 from tests.support.docs.metrics_page import metrics_page
 
@@ -197,7 +197,7 @@ def test_a_scrape_leaves_the_loop_to_deliveries() -> None:
     registry.register(Shown())
     encoded_in.clear()
     request = Request({"type": "http", "method": "GET", "path": "/metrics", "headers": []})
-    told = cast(StatusSource, SimpleNamespace(registry=registry))
+    told = cast(ProbeSource, SimpleNamespace(registry=registry))
     assert b"duemq_slow" in bytes(asyncio.run(metrics(told, request)).body)
     assert encoded_in and threading.get_ident() not in encoded_in
 

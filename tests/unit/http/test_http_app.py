@@ -14,8 +14,8 @@ from duemq.model.readiness import SENTENCES, Readiness, Reason, ShardTrouble
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.web.probes import ReadinessCollector
 from duemq.web.settings import HttpSettings
-from duemq.web.status import ReadinessCollector
 from tests.support.http.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 

@@ -35,7 +35,7 @@ from duemq.model.messages.plain import RecordPosition, command_of
 from duemq.model.messages.record import pack_record
 from duemq.model.topics.rules import CONSUMER, NAME, is_name
 from duemq.proxy.access import GRANT
-from duemq.proxy.request.names import client_name, idempotency_name
+from duemq.proxy.request.caller_names import client_name, idempotency_name
 from tests.support.house.tree import ROOT, modules
 
 PLACE = RecordPosition(0, None, IdCodec(b"k" * 32))

@@ -12,9 +12,9 @@ from duemq.model.messages.names import fingerprint
 from duemq.model.messages.record import unpack_headers
 from duemq.model.messages.row import read_row, row_of
 from duemq.model.timing import TimePolicy
+from duemq.proxy.request.caller_names import client_name, idempotency_name
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.json_body import parse_json
-from duemq.proxy.request.names import client_name, idempotency_name
 
 NOW = 1_795_255_200_123
 MIB = 1 << 20

@@ -28,7 +28,7 @@ class AppendedNames(NamedTuple):
     offset: int
 
 
-class Names:
+class ReceiptLookup:
     """Finds the receipts for names. `answer_s`: how long to wait for a shard's answer."""
 
     def __init__(self, backend: Backend, answer_s: float) -> None:

@@ -25,7 +25,7 @@ from duemq.web.json_response import JsonResponse
 from duemq.web.problem import problem, problem_response
 
 
-class StatusReport(Protocol):
+class ProbeReport(Protocol):
     """The status of a process, from its gateway or from a node's backend."""
 
     def cluster(self) -> dict[str, Any]: ...
@@ -35,20 +35,20 @@ class StatusReport(Protocol):
         ...
 
 
-class StatusSource(Protocol):
+class ProbeSource(Protocol):
     """What the status endpoints of a process show: its report and its metrics."""
 
     @property
-    def gateway(self) -> StatusReport: ...
+    def gateway(self) -> ProbeReport: ...
     @property
     def registry(self) -> CollectorRegistry: ...
 
 
-async def cluster(service: StatusSource, request: Request) -> Response:
+async def cluster(service: ProbeSource, request: Request) -> Response:
     return JsonResponse(service.gateway.cluster())
 
 
-async def livez(service: StatusSource, request: Request) -> Response:
+async def livez(service: ProbeSource, request: Request) -> Response:
     stuck = service.gateway.stuck()
     if not stuck:
         return JsonResponse({"status": "ok"})
@@ -57,11 +57,11 @@ async def livez(service: StatusSource, request: Request) -> Response:
     return problem_response(problem("stuck", "; ".join(sentences), shards=shards))
 
 
-async def healthz(service: StatusSource, request: Request) -> Response:
+async def healthz(service: ProbeSource, request: Request) -> Response:
     return await livez(service, request)
 
 
-async def readyz(service: StatusSource, request: Request) -> Response:
+async def readyz(service: ProbeSource, request: Request) -> Response:
     if DRAINING in request.scope:
         detail = "the server is stopping: send new requests to another one"
         return problem_response(problem("closing", detail, reason=Reason.STOPPING, shards={}))
@@ -83,7 +83,7 @@ def _shown(trouble: ShardTrouble) -> dict[str, Any]:
     return shown if trouble.since is None else shown | {"producer": trouble.producer, "since_ms": trouble.since}
 
 
-async def metrics(service: StatusSource, request: Request) -> Response:
+async def metrics(service: ProbeSource, request: Request) -> Response:
     snapshot = _MetricSnapshot(service.registry)
     try:
         encode, media_type = choose_encoder(header(request, b"accept") or "")
