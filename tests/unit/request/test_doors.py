@@ -99,6 +99,8 @@ numbers = st.integers(-10, 3 * 10**11) | st.integers(FIRST_MS, LAST_MS + 10) | s
 
 @given(instants | numbers, st.sampled_from(["deliver_at", "expires_at"]))
 @example(1_924_992_000, "deliver_at")
+@example("0001-01-01T08:00:00", "deliver_at")
+@example("9999-12-31T23:00:00", "deliver_at")
 @example(0, "expires_at")
 def test_an_instant_means_the_same_at_every_door(value: str | int, field: str) -> None:
     first = by_json(field, value)
