@@ -44,6 +44,7 @@ MAX_P99_MS, MAX_BYTES = 100.0, 512 << 20
 Abused = AbusedServer | AbusedCluster
 _KINDS: dict[str, type[Abused]] = {"embedded": AbusedServer, "kafka": AbusedCluster}
 _TOPIC, _EVERY_S, _AHEAD_MS, _ACT_S = "honest", 0.02, 1_000, 1.0
+_PATIENCE_S = 60.0  # without a further record
 _FILES, _NICE, _FLOODS, _PIPELINED = 12_000, 10, 4, 50
 
 
@@ -228,11 +229,13 @@ async def _figures(
 async def _lateness(http: aiohttp.ClientSession, count: int) -> list[float]:
     """Of all records (ms), once there are `count`."""
     late_ms: list[float] = []
-    after, deadline = "", time.monotonic() + 60
+    after, deadline = "", time.monotonic() + _PATIENCE_S
     while len(late_ms) < count and time.monotonic() < deadline:
         path = f"/v1/topics/{_TOPIC}/records?max=10000&wait=1s{after}"
         async with http.get(path, headers=_bearer(ROOT)) as answer:
             page = await answer.json()
+        if page["records"]:
+            deadline = time.monotonic() + _PATIENCE_S
         late_ms += [one["timestamp_ms"] - int(one["headers"]["duemq-due"]) for one in page["records"]]
         after = f"&after={page['cursor']}"
     return late_ms
