@@ -269,7 +269,7 @@ def _received_json(received: ReceivedMessage) -> dict[str, Any]:
     document |= times("lease_ends_at", received.until)
     if (due := message.due_ms) is not None:
         document |= times("due_at", due)
-    return document | content_json(message.key, message.value, message.headers)
+    return document | content_json(message.key, message.value, tuple(message.headers))
 
 
 def _json(service: Service, group: Destination) -> dict[str, Any]:

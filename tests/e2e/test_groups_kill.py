@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from tests.e2e.group_worker import GROUP, TOPIC
 from tests.e2e.server import Server, environment, wait_for
+from tests.support.house.tree import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +44,7 @@ class Workers:
             self._started += 1
             path = self._folder / f"{self._started}.jsonl"
             command = [sys.executable, "-m", "tests.e2e.group_worker", self._url, str(path)]
-            self._processes.append(subprocess.Popen(command, env=environment()))
+            self._processes.append(subprocess.Popen(command, env=environment() | {"PYTHONPATH": str(ROOT)}))
 
     def kill(self, count: int) -> None:
         for process in random.sample(self._processes, count):
@@ -58,13 +60,14 @@ class Workers:
         lines = [line for path in self._folder.glob("*.jsonl") for line in path.read_bytes().splitlines(keepends=True)]
         return [orjson.loads(line) for line in lines if line.endswith(b"\n")]
 
-    def acked(self) -> int:
-        return len({event["payload"] for event in self.events() if event["event"] == "acked"})
+    def has_acked(self, count: float) -> bool:
+        assert self.died == []
+        return len({event["payload"] for event in self.events() if event["event"] == "acked"}) >= count
 
     def is_quiet(self) -> bool:
         """Whether nothing was received for some seconds."""
         assert self.died == []
-        last_ms = max(event["at"] for event in self.events() if event["event"] == "received")
+        last_ms: float = max(event["at"] for event in self.events() if event["event"] == "received")
         return time.time() * 1000 - last_ms > _QUIET_S * 1000
 
 
@@ -87,7 +90,7 @@ def test_each_message_is_acked_and_no_two_workers_have_one_at_a_time(tmp_path: P
             workers.start(WORKERS)
             send(server.url)
             for share in (0.2, 0.4, 0.6, 0.8):
-                wait_for(lambda share=share: workers.acked() >= share * MESSAGES, f"{share:.0%} acked", _WITHIN_S)
+                wait_for(partial(workers.has_acked, share * MESSAGES), f"{share:.0%} acked", _WITHIN_S)
                 workers.kill(2)
                 server.kill()
                 kills.append(time.time() * 1000)

@@ -90,7 +90,7 @@ class Model:
                 now, site = asyncio.get_running_loop().time(), self.site
                 self.doubtful |= {each for each, (end, _) in self.leases.items() if now - _WINDOW_S <= end <= now}
                 self.doubtful |= self.unknown
-                site.bus = Crashed()  # type: ignore[assignment]
+                site.bus = Crashed()
         self.site.bus = self.bus
 
     async def run(self) -> None:

@@ -28,6 +28,8 @@ GROUP = "/v1/topics/orders/groups/billing"
 class Groups(Site):
     """A server with a relay that leases messages. `log` delivers scheduled messages at once."""
 
+    log: Log
+
     async def deliver(self, *payloads: bytes | None) -> None:
         await self.log.deliver("orders", *payloads)
 
