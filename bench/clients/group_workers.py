@@ -1,4 +1,4 @@
-"""Workers of a group: each receives, then acknowledges what it received."""
+"""Workers of a group: each receives, then acknowledges the messages."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import orjson
 from duemq.bench.base.session import JSON, now_ms, session
 from duemq.bench.base.workers import WorkerLink
 
-_WAIT = "2s"  # without a message for so long, a worker ends
+_WAIT = "2s"  # a worker that waited this long without a message ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Final
 from duemq.model.callers.access import Scope
 from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter, ResponseSpec
 from duemq.proxy.api.schemas import Closed
-from duemq.proxy.groups import handlers, shapes
+from duemq.proxy.groups import group_shapes as shapes
+from duemq.proxy.groups import handlers
 
 _PATH: Final = "/v1/topics/{topic}/groups/{group}"
 _ALWAYS: Final = ("bad_topic", "bad_field", "not_supported", "unavailable")

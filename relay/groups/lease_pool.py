@@ -123,7 +123,7 @@ class LeasePool:
             raise Rejected("too_many_leases", detail)
 
     def give_back(self, receipts: Iterable[str]) -> None:
-        """Let messages wait again whose receipts nobody got. It does not count as a delivery."""
+        """Let these messages wait again: their receiver has gone. It does not count as a delivery."""
         self._leases.give_back(map(self._number_of, receipts))
         self._wake()
 

@@ -104,7 +104,7 @@ class Leases:
         return True
 
     def give_back(self, numbers: Iterable[int]) -> None:
-        """Let these messages wait again, before all others: nobody got them."""
+        """Let these messages wait again, before all others: their receiver has gone."""
         leases = [lease for number in numbers if (lease := self.end(number)) is not None]
         self._ready.extendleft(lease.work for lease in reversed(leases))
 

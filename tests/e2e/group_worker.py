@@ -1,4 +1,4 @@
-"""A worker of a group that notes what it received and what was answered: `python -m tests.e2e.group_worker URL FILE`.
+"""A worker of a group that notes its messages and the answers: `python -m tests.e2e.group_worker URL FILE`.
 
 It acks most messages, nacks some, and forgets some. Each line of the file is a JSON document.
 """

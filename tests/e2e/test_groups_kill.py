@@ -1,4 +1,4 @@
-"""Eight workers share a topic while workers and the server are killed; what each received and acked is reconciled."""
+"""Eight workers share a topic while workers and the server are killed; their messages and acks are reconciled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Event = dict[str, Any]
 
 
 class Workers:
-    """Processes on `url`, and what they noted in files of `folder`."""
+    """Processes on `url`, and their notes, in files of `folder`."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url, self._folder = url, folder

@@ -207,7 +207,7 @@ class AsyncClient(AsyncSession):
 
         With `wait` the server answers as soon as there is a message, or without any after that time. A message that is
         not acknowledged comes again after `visibility`. Raises `TooManyLeases`. After `Unreachable` some may be leased
-        to nobody until then.
+        without a receiver until then.
         """
         return await self._run(groups.receive(topic, group, max, wait, visibility))
 

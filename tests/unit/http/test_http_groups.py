@@ -56,8 +56,7 @@ def with_groups(scenario: Callable[[Groups], Awaitable[None]]) -> None:
         relay = Relay(
             site.admin.destinations, site.admin.log.on_change, log_of, log.open, log.disable, lambda: site.now
         )
-        app = site.http._transport.app  # type: ignore[attr-defined]
-        app.service = replace(app.service, relay=RelayAccess(leases=relay.pool_of))
+        site.app.service = replace(site.app.service, relay=RelayAccess(leases=relay.pool_of))
         running = asyncio.create_task(relay.run())
         try:
             async with asyncio.timeout(WITHIN_S):
