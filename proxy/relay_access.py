@@ -31,7 +31,7 @@ Ended = Callable[[str, Collection[str]], Awaitable[None]]
 `conflict` if one keeps running."""
 
 
-class ReceivedMessage(Protocol):
+class MessageLease(Protocol):
     """A leased message. `until`: the end of the lease, epoch ms."""
 
     @property
@@ -45,7 +45,7 @@ class ReceivedMessage(Protocol):
 class GroupLeases(Protocol):
     """The messages of a group: see `LeasePool` of `relay/groups/lease_pool.py`."""
 
-    async def receive(self, most: int, visibility: int, wait_s: float) -> Sequence[ReceivedMessage]: ...
+    async def receive(self, most: int, visibility: int, wait_s: float) -> Sequence[MessageLease]: ...
     def give_back(self, receipts: Iterable[str]) -> None: ...
     async def ack(self, receipts: Sequence[str]) -> list[bool]: ...
     async def nack(self, receipts: Sequence[str], delay_ms: int | None, reason: str, *, dead: bool) -> list[bool]: ...

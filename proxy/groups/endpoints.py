@@ -49,7 +49,7 @@ def _on_receipts(
 GROUP_ENDPOINTS: Final = (
     Endpoint(
         "POST", f"{_PATH}:receive", handlers.receive, "Receive messages", "groups",
-        {200: ResponseSpec("Leased messages; none after `wait`.", shapes.ReceivedMessages)},
+        {200: ResponseSpec("Leased messages; none after `wait`.", shapes.LeasedRecords)},
         (*_ALWAYS, *_MADE, "too_many_leases"), _RECEIVE, notes=_NOTES, audited=True, scope=Scope.CONSUME,
     ),
     _on_receipts(

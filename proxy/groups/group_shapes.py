@@ -39,7 +39,7 @@ class GroupList(Shape):
     groups: list[Group]
 
 
-class ReceivedMessage(Shape):
+class LeasedRecord(Shape):
     receipt: Receipt
     id: str
     topic: TopicName
@@ -56,8 +56,8 @@ class ReceivedMessage(Shape):
     header_list: HeaderList = Field(default=[], description="All headers in order, if headers cannot express them.")
 
 
-class ReceivedMessages(Shape):
-    messages: list[ReceivedMessage]
+class LeasedRecords(Shape):
+    messages: list[LeasedRecord]
 
 
 class _Receipts(Closed):

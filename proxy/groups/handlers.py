@@ -30,7 +30,7 @@ from duemq.proxy.api.topics import topic_of
 from duemq.proxy.destinations.handlers import registry_of
 from duemq.proxy.destinations.positions import begin_at, read_start
 from duemq.proxy.rate_limit import charge
-from duemq.proxy.relay_access import GroupLeases, LeasesOf, ReceivedMessage
+from duemq.proxy.relay_access import GroupLeases, LeasesOf, MessageLease
 from duemq.proxy.request.json_body import check_fields, read_json
 from duemq.proxy.request.query import read_number, read_query, read_wait
 from duemq.proxy.response.render import content_json, times
@@ -114,7 +114,7 @@ async def receive(service: Service, request: Request) -> Response:
 
 async def _wait(
     service: Service, request: Request, leases: GroupLeases, most: int, visibility: int, wait_s: float
-) -> Sequence[ReceivedMessage]:
+) -> Sequence[MessageLease]:
     async with service.endings.watch(request.scope, request.receive) as end:
         receiving = asyncio.create_task(leases.receive(most, visibility, wait_s), name="receive")
         try:
@@ -263,7 +263,7 @@ def _results(body: Mapping[str, Any], receipts: Sequence[str], done: Sequence[bo
     return JsonResponse(results[0] if "receipt" in body else {"results": results})
 
 
-def _received_json(received: ReceivedMessage) -> dict[str, Any]:
+def _received_json(received: MessageLease) -> dict[str, Any]:
     message = received.message
     document = {"receipt": received.receipt, "id": message.id, "topic": message.topic, "attempt": message.attempt}
     document |= times("lease_ends_at", received.until)

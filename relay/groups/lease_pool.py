@@ -32,7 +32,7 @@ _EXPIRED_AT_ONCE: Final = 500  # sent back before other tasks run
 _PREFETCH: Final = 1_000  # messages that wait for receivers: a position is made from all messages in hand
 
 
-class Received(NamedTuple):
+class LeasedMessage(NamedTuple):
     """A leased message. `until`: the end of the lease, epoch ms."""
 
     receipt: str
@@ -82,7 +82,7 @@ class LeasePool:
 
     # --- callers --------------------------------------------------------------------------------------------------
 
-    async def receive(self, most: int, visibility: int, wait_s: float) -> list[Received]:
+    async def receive(self, most: int, visibility: int, wait_s: float) -> list[LeasedMessage]:
         """Lease up to `most` messages for `visibility` ms; wait for the first one. Raises Rejected
         `too_many_leases`."""
         now = asyncio.get_running_loop().time
@@ -109,13 +109,15 @@ class LeasePool:
         finally:
             self._receivers.pop(turn, None)
 
-    def _take(self, most: int, visibility: int) -> list[Received]:
+    def _take(self, most: int, visibility: int) -> list[LeasedMessage]:
         now, clock, was_paused = self._now, self._clock(), self.paused
         leases = self._leases.take(most, _ANSWER_BYTES, visibility, now)
         if was_paused and not self.paused:
             self._owner.pull_again()
         self._look_again()
-        return [Received(f"{self._id}-{each.number:x}", each.work.message, clock + each.until - now) for each in leases]
+        return [
+            LeasedMessage(f"{self._id}-{each.number:x}", each.work.message, clock + each.until - now) for each in leases
+        ]
 
     def _check_window(self) -> None:
         if self._leases.leased >= self.most or self._leases.leased_bytes >= self._most_bytes:

@@ -11,7 +11,7 @@ import pytest
 from duemq.model.destinations.pull import PULL, retry_fields
 from duemq.model.errors import Rejected
 from duemq.model.messages.record import unpack_record
-from duemq.relay.groups.lease_pool import LeasePool, Received
+from duemq.relay.groups.lease_pool import LeasedMessage, LeasePool
 from duemq.relay.relay import Relay
 from tests.support.relay.relay_site import Site, metric, until
 
@@ -30,12 +30,12 @@ async def pool_of(relay: Relay) -> LeasePool:
     return await relay.pool_of(GROUP)
 
 
-def payloads(received: Sequence[Received]) -> list[bytes]:
+def payloads(received: Sequence[LeasedMessage]) -> list[bytes]:
     return [each.message.payload for each in received]
 
 
-async def collected(pool: LeasePool, count: int, visibility: int = LONG) -> list[Received]:
-    received = list[Received]()
+async def collected(pool: LeasePool, count: int, visibility: int = LONG) -> list[LeasedMessage]:
+    received = list[LeasedMessage]()
     while len(received) < count:
         received += await pool.receive(count, visibility, WAIT_S)
     return received
