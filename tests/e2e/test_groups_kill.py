@@ -96,12 +96,16 @@ def test_each_message_is_acked_and_no_two_workers_have_one_at_a_time(tmp_path: P
                 kills.append(time.time() * 1000)
                 server.start()
                 workers.start(2)
-            wait_for(workers.is_quiet, "nothing comes any more", _WITHIN_S)
-            figures = server.call("GET", f"/v1/topics/{TOPIC}/groups/{GROUP}").json()["figures"]
-            assert (figures["lag"], figures["in_flight"], figures["dead"]) == (0, 0, 0)
+            wait_for(partial(is_done, server, workers), "all are done, and nothing comes any more", _WITHIN_S)
         finally:
             workers.kill(WORKERS - len(workers.died))
     reconcile(workers.events(), kills)
+
+
+def is_done(server: Server, workers: Workers) -> bool:
+    figures = server.call("GET", f"/v1/topics/{TOPIC}/groups/{GROUP}").json()["figures"] or {}
+    assert not figures.get("dead")
+    return (figures.get("lag"), figures.get("in_flight")) == (0, 0) and workers.is_quiet()
 
 
 def reconcile(events: list[Event], kills: list[float]) -> None:
