@@ -60,6 +60,7 @@ def _answer(client: Client, received: Any, note: Any) -> None:
     for message, chance in zip(received, chances, strict=True):
         if chance <= _NACKED:
             asked_ms = time.time() * 1000
+            note("nacking", message, asked_ms)
             with suppress(LeaseEnded):
                 client.nack(TOPIC, GROUP, message.receipt)
                 note("nacked", message, asked_ms)

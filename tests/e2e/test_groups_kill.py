@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -120,8 +120,10 @@ def reconcile(events: list[Event], kills: list[float]) -> None:
             unknown += 1
             last = [event for event in history if event["event"] in ("acking", "late")][-1]
             assert last["event"] == "acking" or any(last["asked"] <= kill <= last["at"] for kill in kills), history
-        if any(kill - _WINDOW_MS <= event["until"] <= kill for event in received for kill in kills):
-            continue  # the log may have the retry, and not yet the position: both may come
+        ended = any(kill - _WINDOW_MS <= event["until"] <= kill for event in received for kill in kills)
+        count = Counter(event["event"] for event in history)
+        if ended or count["nacking"] > count["nacked"]:
+            continue  # a kill between the retry and the position: both may come
         for ack in (event for event in history if event["event"] == "acked"):
             assert not [event for event in received if event["asked"] > ack["at"]], f"{payload} came after its ack"
         for first, second in pairwise(received):
