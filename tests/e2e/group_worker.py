@@ -1,4 +1,4 @@
-"""A worker of a group that notes what it received and what was answered: `python -m tests.e2e.group_worker URL FILE`.
+"""A worker of a group that notes its messages and the answers: `python -m tests.e2e.group_worker URL FILE`.
 
 It acks most messages, nacks some, and forgets some. Each line of the file is a JSON document.
 """
@@ -61,6 +61,7 @@ def _answer(group: Group, received: Any, note: Any) -> None:
     for message, chance in zip(received, chances, strict=True):
         if chance <= _NACKED:
             asked_ms = time.time() * 1000
+            note("nacking", message, asked_ms)
             with suppress(LeaseEnded):
                 group.nack(message.receipt)
                 note("nacked", message, asked_ms)
