@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,17 @@ def test_the_docs_say_what_is_refused(tmp_path: Path) -> None:
         file_of(path, rows, schema)
         said.append(says())
     assert "\n".join(said) + "\nmessages.parquet is not Parquet, or damaged: " in PAGE
-    assert PAGE.count("\n| `") == len(SCHEMA) + len(OWN) + 3  # the columns of both kinds
+    assert PAGE.count("\n| `") == len(SCHEMA) + len(OWN)
     for name in [*SCHEMA.names, *OWN]:
         assert f"\n| `{name}` | " in PAGE
+    _, _, sealed = PAGE.partition("\n## Sealed files\n")
+    assert re.findall(r"`(\w+)`", sealed.partition("The metadata")[0]) == [
+        "due_ms",
+        "offset",
+        "row",
+        "topic",
+        "key",
+        "payload",
+        "head",
+    ]
     assert f"at most {ROWS_PER_GROUP:,} rows" in PAGE
