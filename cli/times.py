@@ -79,12 +79,12 @@ def _with_offset(text: str, zones: bool) -> str:
     """Advice on how to write a time, if it is a local time."""
     try:
         local = datetime.fromisoformat(text)
-        here = local.astimezone()
+        with_zone = local.astimezone()
     except (ValueError, OverflowError):  # no time, or one that this zone's clocks cannot show
         return ""
     if local.tzinfo is not None:
         return ""
-    return f"; say {here.isoformat()} for this machine's zone{', or add --zone' if zones else ''}"
+    return f"; say {with_zone.isoformat()} for this machine's zone{', or add --zone' if zones else ''}"
 
 
 def _shortened(text: str) -> str:
