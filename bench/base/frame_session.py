@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode, urlsplit
 
+import aiohttp
+
 from duemq.client.http.connection import tls_files
-from duemq.client.http.frames.frame_link import FrameLink, PendingAnswer, open_link
-from duemq.model.frames.frame import MAX_STREAMS, FrameAnswer, pack_request
+from duemq.client.http.frames.frame_link import FrameLink, open_link
+from duemq.model.frames.frame import MAX_PAYLOAD, MAX_STREAMS, pack_request
 from duemq.tls.contexts import client_context
 
 PREFIX = "frames+"
@@ -21,9 +23,8 @@ PREFIX = "frames+"
 class FramedAnswer:
     """`status`: the HTTP status."""
 
-    def __init__(self, head: FrameAnswer, pending: PendingAnswer) -> None:
-        self.status = head.status
-        self._head, self._pending = head, pending
+    def __init__(self, status: int, parts: AsyncIterator[bytes]) -> None:
+        self.status, self._parts = status, parts
 
     def raise_for_status(self) -> None:
         if self.status >= 400:
@@ -33,11 +34,12 @@ class FramedAnswer:
         return b"".join([part async for part in self.parts()])
 
     def parts(self) -> AsyncIterator[bytes]:
-        return self._pending.parts(self._head)
+        return self._parts
 
 
 class FrameSession:
-    """One connection, which is opened again after it has ended. Raises OSError and TimeoutError."""
+    """One connection, which is opened again after it has ended; requests larger than a frame go by HTTP. Raises OSError
+    and TimeoutError."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._place = urlsplit(url.removeprefix(PREFIX))
@@ -47,6 +49,8 @@ class FrameSession:
         self._opening, self._places = asyncio.Lock(), asyncio.Semaphore(MAX_STREAMS)
 
     async def __aenter__(self) -> Self:
+        url = f"{self._place.scheme}://{self._place.netloc}"
+        self._http = aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(ssl=self._tls or True))
         return self
 
     async def __aexit__(
@@ -54,6 +58,7 @@ class FrameSession:
     ) -> None:
         if self._link is not None:
             self._link.close()
+        await self._http.close()
 
     def get(
         self, path: str, *, params: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
@@ -73,13 +78,18 @@ class FrameSession:
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> AsyncIterator[FramedAnswer]:
         fields = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        payload = pack_request(method.encode(), target.encode(), fields, body)
+        if len(payload) > MAX_PAYLOAD:
+            async with self._http.request(method, target, data=body, headers=headers) as answer:
+                yield FramedAnswer(answer.status, answer.content.iter_any())
+            return
         async with self._places, asyncio.timeout(self._timeout_s) as limit:
             link = await self._open()
-            pending = link.request(pack_request(method.encode(), target.encode(), fields, body))
+            pending = link.request(payload)
             try:
                 head = await pending.head()
                 limit.reschedule(None)  # the body may be a stream
-                yield FramedAnswer(head, pending)
+                yield FramedAnswer(head.status, pending.parts(head))
             finally:
                 pending.close()
 
