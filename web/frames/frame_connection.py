@@ -124,23 +124,22 @@ class FrameConnection:
 
     def _on_frame(self, frame: Frame) -> None:
         stream = self._streams.get(frame.stream)
-        match frame.kind:
-            case kind if kind == REQUEST:
-                if stream is not None:
-                    raise FrameError(f"stream {frame.stream} has a request in flight")
-                self._begin(frame)
-            case kind if kind == CREDIT:
-                if len(frame.payload) != NUMBER.size:
-                    raise FrameError("a credit is a number of four bytes")
-                if stream is not None:  # None: the response is complete
-                    stream.grant(NUMBER.unpack(frame.payload)[0])
-            case kind if kind == CANCEL:
-                if stream is not None:
-                    stream.end()
-            case kind if kind == PING:
-                self.write(pack(PONG, frame.stream, frame.payload))
-            case kind:
-                raise FrameError(f"there is no kind {kind} of frames")
+        if frame.kind == REQUEST:
+            if stream is not None:
+                raise FrameError(f"stream {frame.stream} has a request in flight")
+            self._begin(frame)
+        elif frame.kind == CREDIT:
+            if len(frame.payload) != NUMBER.size:
+                raise FrameError("a credit is a number of four bytes")
+            if stream is not None:  # None: the response is complete
+                stream.grant(NUMBER.unpack(frame.payload)[0])
+        elif frame.kind == CANCEL:
+            if stream is not None:
+                stream.end()
+        elif frame.kind == PING:
+            self.write(pack(PONG, frame.stream, frame.payload))
+        else:
+            raise FrameError(f"there is no kind {frame.kind} of frames")
 
     def _begin(self, frame: Frame) -> None:
         request = request_of(frame.payload)
