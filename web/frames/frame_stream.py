@@ -42,10 +42,12 @@ class FrameStream:
     def __init__(
         self, output: FrameOutput, number: int, body: bytes, taken: Callable[[int], None], *, bare: bool = False
     ) -> None:
-        self._output, self._number, self._body, self._taken, self._bare = output, number, body, taken, bare
-        self._received = False
+        self._output, self._number, self._taken, self._bare = output, number, taken, bare
+        self._body: bytes | None = body  # None once the application has received it
         self._credit = FIRST_CREDIT
-        self._head: bytes | None = None  # the head of the response, until its first part is sent
+        self._head: tuple[int, bytes] | None = (
+            None  # status and header lines, until the first part of the response is sent
+        )
         self._answered = False
         self.complete = self.ended = False
         self._changed: asyncio.Event | None = None  # set when credit arrives or the client has left
@@ -53,7 +55,7 @@ class FrameStream:
     @property
     def body_bytes(self) -> int:
         """The size of the body, if the application has not received it yet; else 0."""
-        return 0 if self._received else len(self._body)
+        return len(self._body or b"")
 
     def grant(self, credit: int) -> None:
         self._credit = min(self._credit + credit, _MAX_CREDIT)
@@ -68,15 +70,15 @@ class FrameStream:
         """Tell the client if the response is incomplete."""
         if not (self.complete or self.ended):
             if not self._answered:
-                self._head = ANSWER_HEAD.pack(500, BROKEN_OFF, 0)
+                self._head = 500, b""
             self._write(b"", BROKEN_OFF)
         self.complete = True
 
     # --- ASGI -----------------------------------------------------------------------------------------------------
 
     async def receive(self) -> dict[str, Any]:
-        if not self._received:
-            self._received, body, self._body = True, self._body, b""
+        if self._body is not None:
+            body, self._body = self._body, None
             self._taken(len(body))
             return {"type": "http.request", "body": body, "more_body": False}
         while not (self.ended or self.complete):
@@ -123,7 +125,7 @@ class FrameStream:
         lines = b"".join([b"%b: %b\n" % (name, value) for name, value in sent])
         if lines.count(b"\n") != len(sent):
             raise ValueError("a header of an answer has a line break")
-        self._head = ANSWER_HEAD.pack(status, MORE, len(lines)) + lines
+        self._head = status, lines
         self._answered = True
 
     def _write(self, body: bytes, what: int) -> None:
@@ -131,9 +133,8 @@ class FrameStream:
         if self._head is None:
             self._output.write(pack(DATA, self._number, bytes((what,)) + body))
             return
-        status, _, size = ANSWER_HEAD.unpack_from(self._head)
-        head, self._head = ANSWER_HEAD.pack(status, what, size) + self._head[ANSWER_HEAD.size :], None
-        self._output.write(pack(ANSWER, self._number, head + body))
+        (status, lines), self._head = self._head, None
+        self._output.write(pack(ANSWER, self._number, ANSWER_HEAD.pack(status, what, len(lines)) + lines + body))
 
     def _wake(self) -> None:
         if self._changed is not None:
